@@ -1,0 +1,245 @@
+"""Every error tablecast raises, in one tree.
+
+Each class has a stable `code` (programs match on it) and an HTTP `status`. The text is written for a person:
+it names the culprit and says what would be right. `details` carries the same facts as plain values.
+
+    TablecastError
+    ├── InvalidRequest                400   the request itself is wrong
+    │   ├── SqlSyntaxError                  not SQL we understand
+    │   ├── UnsupportedSql                  valid SQL we refuse, and say so
+    │   ├── TypeMismatch                    a value or expression has the wrong type
+    │   ├── ExpressionError                 an expression that cannot be evaluated for this row (overflow, bad cast)
+    │   ├── InvalidSchema                   a table definition that makes no sense
+    │   └── InvalidTopic                    a topic or source definition that makes no sense
+    ├── PermissionDenied              403
+    ├── NotFound                      404
+    │   ├── UnknownNamespace · UnknownTable · UnknownColumn · UnknownTopic · UnknownSource · UnknownGroup · UnknownUser
+    ├── Conflict                      409
+    │   ├── AlreadyExists                   a name that is taken
+    │   ├── DuplicateSource                 this table and op already feed the topic
+    │   ├── InUse                           something still depends on it
+    │   ├── TransactionConflict             another transaction committed first; retry
+    │   ├── TransactionState                COMMIT without BEGIN and the like
+    │   └── IdempotencyMismatch             the same key, another request
+    ├── OffsetOutOfRange              416   a position that is not (or no longer) in the log
+    ├── TooLarge                      413   a row, statement or result over its limit
+    ├── ConstraintViolation           422
+    │   ├── NotNullViolation · DuplicateKey · CheckViolation
+    ├── Timeout                       504   a statement ran longer than allowed
+    ├── Overloaded                    503   a bounded queue stayed full; retry
+    └── DatabaseError                 500
+        ├── DatabaseClosed                  used after close
+        ├── DatabaseLocked                  another process has it open
+        ├── NotADatabase                    the path holds something else
+        ├── FormatTooNew                    written by a newer tablecast
+        ├── CorruptData                     bytes that do not decode or do not agree
+        ├── WritesStopped                   a write or fsync failed; nothing further is acknowledged until reopened
+        └── BackupError                     a backup that is incomplete or a target that is not free
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TablecastError(Exception):
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = details
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.details))
+
+
+def _rebuild(cls: type[TablecastError], message: str, details: dict[str, Any]) -> TablecastError:
+    return cls(message, **details)
+
+
+# --- 400 -----------------------------------------------------------------------------------------------------
+
+
+class InvalidRequest(TablecastError):
+    code = "invalid_request"
+    status = 400
+
+
+class SqlSyntaxError(InvalidRequest):
+    code = "sql_syntax"
+
+
+class UnsupportedSql(InvalidRequest):
+    code = "unsupported_sql"
+
+
+class TypeMismatch(InvalidRequest):
+    code = "type_mismatch"
+
+
+class ExpressionError(InvalidRequest):
+    code = "expression_error"
+
+
+class InvalidSchema(InvalidRequest):
+    code = "invalid_schema"
+
+
+class InvalidTopic(InvalidRequest):
+    code = "invalid_topic"
+
+
+# --- 403, 404 ------------------------------------------------------------------------------------------------
+
+
+class PermissionDenied(TablecastError):
+    code = "permission_denied"
+    status = 403
+
+
+class NotFound(TablecastError):
+    code = "not_found"
+    status = 404
+
+
+class UnknownNamespace(NotFound):
+    code = "unknown_namespace"
+
+
+class UnknownTable(NotFound):
+    code = "unknown_table"
+
+
+class UnknownColumn(NotFound):
+    code = "unknown_column"
+
+
+class UnknownTopic(NotFound):
+    code = "unknown_topic"
+
+
+class UnknownSource(NotFound):
+    code = "unknown_source"
+
+
+class UnknownGroup(NotFound):
+    code = "unknown_group"
+
+
+class UnknownUser(NotFound):
+    code = "unknown_user"
+
+
+# --- 409 -----------------------------------------------------------------------------------------------------
+
+
+class Conflict(TablecastError):
+    code = "conflict"
+    status = 409
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
+
+
+class DuplicateSource(Conflict):
+    code = "duplicate_source"
+
+
+class InUse(Conflict):
+    code = "in_use"
+
+
+class TransactionConflict(Conflict):
+    code = "transaction_conflict"
+    retryable = True
+
+
+class TransactionState(Conflict):
+    code = "transaction_state"
+
+
+class IdempotencyMismatch(Conflict):
+    code = "idempotency_mismatch"
+
+
+# --- 413, 416, 422 -------------------------------------------------------------------------------------------
+
+
+class TooLarge(TablecastError):
+    code = "too_large"
+    status = 413
+
+
+class OffsetOutOfRange(TablecastError):
+    code = "offset_out_of_range"
+    status = 416
+
+
+class ConstraintViolation(TablecastError):
+    code = "constraint_violation"
+    status = 422
+
+
+class NotNullViolation(ConstraintViolation):
+    code = "not_null_violation"
+
+
+class DuplicateKey(ConstraintViolation):
+    code = "duplicate_key"
+
+
+class CheckViolation(ConstraintViolation):
+    code = "check_violation"
+
+
+# --- 5xx -----------------------------------------------------------------------------------------------------
+
+
+class Timeout(TablecastError):
+    code = "timeout"
+    status = 504
+
+
+class Overloaded(TablecastError):
+    code = "overloaded"
+    status = 503
+    retryable = True
+
+
+class DatabaseError(TablecastError):
+    code = "database_error"
+
+
+class DatabaseClosed(DatabaseError):
+    code = "database_closed"
+
+
+class DatabaseLocked(DatabaseError):
+    code = "database_locked"
+
+
+class NotADatabase(DatabaseError):
+    code = "not_a_database"
+
+
+class FormatTooNew(DatabaseError):
+    code = "format_too_new"
+
+
+class CorruptData(DatabaseError):
+    code = "corrupt_data"
+
+
+class WritesStopped(DatabaseError):
+    code = "writes_stopped"
+
+
+class BackupError(DatabaseError):
+    code = "backup_error"

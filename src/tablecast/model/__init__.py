@@ -1,0 +1,1 @@
+"""Frozen values: what tablecast talks about. Imports nothing of ours."""

@@ -1,0 +1,50 @@
+"""A message: one change as one topic tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tablecast.model.change import Op
+from tablecast.model.topic import PayloadMode
+
+
+class Message(msgspec.Struct, frozen=True):
+    """`key` and `payload` are UTF-8 JSON: an array of the primary key's values, and an object.
+
+    `delivery` counts how often a group was given this message, this time included; 1 outside groups.
+    """
+
+    topic_id: int
+    partition_id: int
+    offset: int
+    message_id: int
+    source_table: str
+    op: Op
+    ts: int
+    payload_mode: PayloadMode
+    key: bytes
+    payload: bytes
+    user_id: str | None
+    seq: int
+    content_hash: int
+    delivery: int = 1
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The payload, decoded."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.payload)
+        return decoded
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """A message before it has a place in the log."""
+
+    source_table: str
+    op: Op
+    payload_mode: PayloadMode
+    user_id: str | None
+    key: bytes
+    payload: bytes
+    content_hash: int

@@ -1,0 +1,1 @@
+"""Bytes that last: the Store contract, RocksDB behind it, and its twin in memory."""

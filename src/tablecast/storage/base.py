@@ -1,0 +1,94 @@
+"""The contract between tablecast and whatever keeps its bytes.
+
+A store holds ordered key-value *families*. Keys order as unsigned bytes. One thread writes (`write`, `sync`,
+`checkpoint`); any thread reads. Values handed out are the caller's own; keys and values handed in are not kept
+mutable by the caller.
+
+- `write(batch)` is atomic over all families and visible to readers of the store when it returns. It is *not* durable.
+- `sync()` returns when everything written before the call is durable. It releases the GIL while it waits.
+- A snapshot sees exactly what was written when it was taken, for ever. Dropping it frees it.
+- A failed `write` or `sync` raises `OSError`-like trouble as `StorageFailure`; after one, nothing further may be
+  written: what is durable is unknown until the store is opened again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from tablecast.errors import DatabaseError
+
+
+class Family(enum.StrEnum):
+    META = "meta"  # format, catalog, log starts, settings
+    ROWS = "rows"  # table id, [user], primary key -> row
+    LOG = "log"  # topic, partition, first offset -> log batch
+    GROUPS = "groups"  # topic, group, partition -> group state
+    KEYS = "keys"  # idempotency keys and dedup entries
+    EXPIRY = "expiry"  # expiry time, family, key -> nothing: what a job removes, in order
+
+
+class StorageFailure(DatabaseError):
+    """The disk said no: no space, an I/O error, a corrupt file. Not retried; writes stop."""
+
+    code = "storage_failure"
+
+
+class Reader(Protocol):
+    def get(self, family: Family, key: bytes) -> bytes | None: ...
+
+    def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As many answers as keys, in their order."""
+        ...
+
+    def scan(
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start <= key < end, ascending, or descending with `reverse`.
+
+        `floor=True` (ascending only) begins at the greatest key <= start instead, if there is one: one seek.
+        Reading a store (not a snapshot) while it is written may or may not see what is written meanwhile.
+        """
+        ...
+
+
+class Batch(Protocol):
+    def put(self, family: Family, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, family: Family, key: bytes) -> None: ...
+
+    def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
+        """Removes start <= key < end. Later operations of the batch win over earlier ones."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class Snapshot(Reader, Protocol): ...
+
+
+class Store(Reader, Protocol):
+    def batch(self) -> Batch: ...
+
+    def write(self, batch: Batch) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def checkpoint(self, path: str) -> None:
+        """A consistent copy of everything durable, at `path`, which must not exist. Safe while reads go on."""
+        ...
+
+    def size_bytes(self) -> int:
+        """About how much space the store takes."""
+        ...
+
+    def close(self) -> None: ...
