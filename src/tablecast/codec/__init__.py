@@ -1,1 +1,1 @@
-"""."""
+"""Bytes <-> values, one file per format. Each file states its layout first."""

@@ -1,14 +1,20 @@
 """The contract between tablecast and whatever keeps its bytes.
 
-A store holds ordered key-value *families*. Keys order as unsigned bytes. One thread writes (`write`, `sync`,
-`checkpoint`); any thread reads. Values handed out are the caller's own; keys and values handed in are not kept
-mutable by the caller.
+A store holds ordered key-value *families*. Keys order as unsigned bytes; any bytes are a key, the empty
+string too (it sorts first), and any bytes are a value. One thread writes (`write`, `sync`, `checkpoint`); any
+thread reads, takes snapshots and closes. Values handed out are the caller's own; keys and values handed in
+are not kept mutable by the caller.
 
-- `write(batch)` is atomic over all families and visible to readers of the store when it returns. It is *not* durable.
+- `write(batch)` is atomic over all families and visible to readers of the store when it returns. It is *not*
+  durable. A batch is written once; a second time is a ValueError.
 - `sync()` returns when everything written before the call is durable. It releases the GIL while it waits.
 - A snapshot sees exactly what was written when it was taken, for ever. Dropping it frees it.
-- A failed `write` or `sync` raises `OSError`-like trouble as `StorageFailure`; after one, nothing further may be
-  written: what is durable is unknown until the store is opened again.
+- A failed `write` or `sync` raises `OSError`-like trouble as `StorageFailure`; after one, nothing further may
+  be written: what is durable is unknown until the store is opened again. Reads go on.
+- `close()` ends everything: it makes what was written durable, takes open scans and snapshots down with it
+  and may be called twice. From then on every call, on the store, its snapshots and batches, raises
+  `DatabaseClosed`; so does a scan, once it needs more than it has already fetched.
+- A read that meets bytes it cannot trust raises `CorruptData`; it never leaves them out in silence.
 """
 
 from __future__ import annotations
@@ -53,8 +59,10 @@ class Reader(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Entries with start <= key < end, ascending, or descending with `reverse`.
 
-        `floor=True` (ascending only) begins at the greatest key <= start instead, if there is one: one seek.
-        Reading a store (not a snapshot) while it is written may or may not see what is written meanwhile.
+        `floor=True` (ascending only, else a ValueError) begins at the greatest key <= start instead, if there
+        is one: a seek, not a search. `end` still holds: a floor that is not below it yields nothing.
+
+        A scan is one consistent view: of its snapshot, or of the store at the time of the call.
         """
         ...
 
@@ -65,10 +73,12 @@ class Batch(Protocol):
     def delete(self, family: Family, key: bytes) -> None: ...
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
-        """Removes start <= key < end. Later operations of the batch win over earlier ones."""
+        """Removes start <= key < end; nothing when start >= end. Later operations win over earlier ones."""
         ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """How many operations it holds."""
+        ...
 
 
 class Snapshot(Reader, Protocol): ...
@@ -84,7 +94,10 @@ class Store(Reader, Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def checkpoint(self, path: str) -> None:
-        """A consistent copy of everything durable, at `path`, which must not exist. Safe while reads go on."""
+        """A consistent copy of everything written, at `path`, which must not exist (else `BackupError`).
+
+        Safe while reads go on. The copy appears at `path` whole and durable, or not at all.
+        """
         ...
 
     def size_bytes(self) -> int:

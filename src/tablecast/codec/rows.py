@@ -1,0 +1,269 @@
+"""Rows: one table's values in the shape they are stored, routed and filtered in.
+
+Stored value of a row (family ROWS):
+
+    byte 0       format version, 1
+    bytes 1-8    commit number that last wrote the row, u64 big-endian
+    bytes 9-16   time of that commit, UTC milliseconds, u64 big-endian
+    rest         the body: a MessagePack array, one value per column in the table's order
+
+In the body a DECIMAL is its text, a TIMESTAMP MessagePack's timestamp extension, a UUID 16 bytes, DATE and TIME their
+ISO text, JSON its compact text; NULL is nil. Columns are only appended to a table, so a body that is shorter than the
+table has columns was written before they were added: they hold their default.
+
+In memory a row is a struct with one attribute per column, `c0`, `c1`, …: the expression compiler and the payload
+encoder generate code that reads them. `RowCodec` generates the code that builds one from what a caller gave: per
+column one test for the usual exact type, and the full coercion only when it fails.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from tablecast.codec import keys
+from tablecast.codec.values import INT_BITS, Coerce, coercion
+from tablecast.errors import CorruptData, InvalidRequest, NotNullViolation, TablecastError, UnknownColumn
+from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
+
+ROW_FORMAT = 1
+_HEADER = struct.Struct(">BQQ")
+HEADER_SIZE = _HEADER.size
+
+Row = Any  # a generated struct; its attributes are c0, c1, …
+BuildRow = Callable[[Sequence[Any], "Defaults"], Row]
+
+_PYTHON_TYPES: dict[TypeName, Any] = {
+    TypeName.BOOLEAN: bool,
+    TypeName.SMALLINT: int,
+    TypeName.INT: int,
+    TypeName.BIGINT: int,
+    TypeName.FLOAT: float,
+    TypeName.DOUBLE: float,
+    TypeName.DECIMAL: Decimal,
+    TypeName.TEXT: str,
+    TypeName.BYTES: bytes,
+    TypeName.JSON: str,
+    TypeName.TIMESTAMP: datetime,
+    TypeName.DATE: date,
+    TypeName.TIME: time,
+    TypeName.UUID: UUID,
+}
+
+# When this test fails, the value goes through the full coercion. Types without a test always do.
+_USUAL = {
+    TypeName.BOOLEAN: "{v} is not True and {v} is not False",
+    TypeName.SMALLINT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
+    TypeName.INT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
+    TypeName.BIGINT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
+    TypeName.DOUBLE: "{v}.__class__ is not float or {v} - {v} != 0.0",
+    TypeName.TEXT: "{v}.__class__ is not str",
+    TypeName.BYTES: "{v}.__class__ is not bytes",
+    TypeName.TIMESTAMP: "{v}.__class__ is not datetime or {v}.tzinfo is not UTC",
+    TypeName.DATE: "{v}.__class__ is not date",
+    TypeName.UUID: "{v}.__class__ is not UUID",
+}
+
+
+class _UseDefault:
+    """Stands for SQL's DEFAULT in a row of values."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = _UseDefault()
+
+
+class Defaults(Protocol):
+    """Where a statement's generated values come from: a clock, an id generator, an actor."""
+
+    def now(self) -> datetime: ...
+    def snowflake_id(self) -> int: ...
+    def uuid_v7(self) -> UUID: ...
+    def current_user(self) -> str: ...
+
+
+def row_header(seq: int, ts_ms: int) -> bytes:
+    return _HEADER.pack(ROW_FORMAT, seq, ts_ms)
+
+
+def row_stamp(value: bytes) -> tuple[int, int]:
+    """The commit number and time of a stored row."""
+    version, seq, ts_ms = _HEADER.unpack_from(value)
+    if version != ROW_FORMAT:
+        raise CorruptData(f"a stored row has format {version}; this tablecast reads {ROW_FORMAT}")
+    return seq, ts_ms
+
+
+@lru_cache(maxsize=512)
+def row_codec(schema: TableSchema) -> RowCodec:
+    return RowCodec(schema)
+
+
+class RowCodec:
+    """Everything about the bytes of one version of one table."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+        self._coercions = [_coerce_or_null(schema, column) for column in schema.columns]
+        self.struct: type[Row] = _row_struct(schema, self._coercions)
+        self.encode: Callable[[Row], bytes] = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+        self._decode = msgspec.msgpack.Decoder(self.struct).decode
+        self.key_types = tuple(schema.columns[i].type for i in schema.key_indexes)
+        self._table_prefix = keys.table_prefix(schema.table_id)
+        self.encode_key: Callable[[bytes, Sequence[Any]], bytes] = _key_encoder(schema)
+        self.key_of_row: Callable[[bytes, Row], bytes] = _row_key_encoder(schema)
+        self.builder = lru_cache(maxsize=256)(self._builder)
+
+    def prefix(self, user_id: str | None) -> bytes:
+        """What the storage key of every row begins with; `user_id` for per-user tables."""
+        if user_id is None:
+            return self._table_prefix
+        return keys.user_prefix(self.schema.table_id, user_id)
+
+    def decode(self, value: bytes) -> Row:
+        """The row in a stored value."""
+        if value[0] != ROW_FORMAT:
+            raise CorruptData(f"a row of {self.schema.full_name} has format {value[0]}; expected {ROW_FORMAT}")
+        try:
+            return self._decode(value[HEADER_SIZE:])
+        except msgspec.MsgspecError as e:
+            raise CorruptData(f"a row of {self.schema.full_name} does not decode: {e}") from e
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        return msgspec.structs.astuple(row)
+
+    def replace(self, row: Row, assignments: dict[int, Any]) -> Row:
+        """The row with some columns (by index) set to given values, each coerced and checked for NULL."""
+        values = list(msgspec.structs.astuple(row))
+        for index, value in assignments.items():
+            values[index] = self._coercions[index](value)
+        return self.struct(*values)
+
+    def default_value(self, index: int, defaults: Defaults) -> Any:
+        """What a column holds when nothing is given for it."""
+        default = _default_value(self.schema.columns[index], self._coercions[index])
+        return default(defaults) if callable(default) else default
+
+    def coerce_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            self._coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True)
+        )
+
+    def decode_key(self, key: bytes, at: int) -> tuple[Any, ...]:
+        """The primary key's values in a storage key whose prefix has `at` bytes."""
+        return keys.decode_elements(self.key_types, key, at)
+
+    def owner(self, key: bytes) -> str | None:
+        return keys.decode_text(key, 4)[0] if self.schema.per_user else None
+
+    def _builder(self, columns: tuple[str, ...]) -> BuildRow:
+        """A function from values of these columns (DEFAULT allowed) to a row."""
+        for i, name in enumerate(columns):
+            if self.schema.index_of(name) is None:
+                raise unknown_column(self.schema, name)
+            if name in columns[:i]:
+                raise InvalidRequest(f"column {name!r} is named twice", column=name)
+        return _compile_builder(self.schema, columns, self.struct, self._coercions)
+
+
+def unknown_column(schema: TableSchema, name: str) -> TablecastError:
+    known = ", ".join(schema.column_names)
+    return UnknownColumn(
+        f"table {schema.full_name} has no column {name!r}; it has: {known}", table=schema.full_name, column=name
+    )
+
+
+def _coerce_or_null(schema: TableSchema, column: Column) -> Coerce:
+    coerce = coercion(column.type, column.name)
+    required = column.not_null or column.name in schema.primary_key
+
+    def coerce_or_null(value: Any) -> Any:
+        if value is None:
+            if required:
+                raise NotNullViolation(
+                    f"column {column.name!r} of {schema.full_name} is NOT NULL: give it a value",
+                    table=schema.full_name,
+                    column=column.name,
+                )
+            return None
+        return coerce(value)
+
+    return coerce_or_null
+
+
+def _row_struct(schema: TableSchema, coercions: list[Coerce]) -> type[Row]:
+    fields: list[tuple[str, Any, Any]] = []
+    for i, column in enumerate(schema.columns):
+        fallback = None
+        if column.default is not None and column.default.kind is DefaultKind.LITERAL:
+            literal = column.default.literal
+            fallback = None if literal is None else coercions[i](literal)
+        fields.append((f"c{i}", _PYTHON_TYPES[column.type.name] | None, fallback))
+    return msgspec.defstruct(f"Row_{schema.name}", fields, array_like=True, gc=False)
+
+
+def _compile_builder(
+    schema: TableSchema, columns: tuple[str, ...], struct_type: type[Row], coercions: list[Coerce]
+) -> BuildRow:
+    names: dict[str, Any] = {
+        "Row": struct_type, "datetime": datetime, "date": date, "UUID": UUID, "UTC": UTC, "DEFAULT": DEFAULT
+    }  # fmt: skip
+    given = [schema.index_of(name) for name in columns]
+    lines = ["def build(values, defaults):"]
+    lines.append(f"    {''.join(f'c{i}, ' for i in given)} = values" if given else "    () = values")
+    for i, column in enumerate(schema.columns):
+        v = f"c{i}"
+        names[f"k{i}"] = coercions[i]
+        names[f"d{i}"] = default = _default_value(column, coercions[i])
+        if i not in given:
+            lines.append(f"    {v} = d{i}(defaults)" if callable(default) else f"    {v} = d{i}")
+            if not callable(default) and default is None:
+                lines.append(f"    {v} = k{i}(None)")
+            continue
+        fetch = f"d{i}(defaults)" if callable(default) else f"d{i}"
+        bound = 1 << (INT_BITS.get(column.type.name, 64) - 1)
+        usual = _USUAL.get(column.type.name, "True").format(v=v, low=-bound, high=bound - 1)
+        lines.append(f"    if {usual}:")
+        lines.append(f"        {v} = k{i}({fetch} if {v} is DEFAULT else {v})")
+    lines.append(f"    return Row({', '.join(f'c{i}' for i in range(len(schema.columns)))})")
+    exec(compile("\n".join(lines), f"<row builder of {schema.full_name}>", "exec"), names)
+    build: BuildRow = names["build"]
+    return build
+
+
+def _default_value(column: Column, coerce: Coerce) -> Any:
+    """A constant, or a function of the statement's Defaults."""
+    default = column.default
+    if default is None or (default.kind is DefaultKind.LITERAL and default.literal is None):
+        return None
+    if default.kind is DefaultKind.LITERAL:
+        return coerce(default.literal)
+    generate = default.kind.value  # the name of the Defaults method
+    return lambda defaults: coerce(getattr(defaults, generate)())
+
+
+def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]:
+    encoders = [keys.element(schema.columns[i].type)[0] for i in schema.key_indexes]
+    if len(encoders) == 1:
+        only = encoders[0]
+        return lambda prefix, values: prefix + only(values[0])
+    return lambda prefix, values: prefix + b"".join(
+        [encode(value) for encode, value in zip(encoders, values, strict=True)]
+    )
+
+
+def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Row], bytes]:
+    indexes = schema.key_indexes
+    names: dict[str, Any] = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
+    parts = " + ".join(f"e{i}(row.c{i})" for i in indexes)
+    made: Callable[[bytes, Row], bytes] = eval(f"lambda prefix, row: prefix + {parts}", names)
+    return made

@@ -1,0 +1,88 @@
+"""LIKE: `%` is any text, `_` any one code point, an escape character makes the next one literal.
+
+A pattern is cut at its `%` into pieces. The first must match at the start, the last at the end, and those between are
+looked for from left to right, each as early as it can: no backtracking, so no pattern is slow. The Arrow form uses the
+same reading as a regular expression for RE2, which does not backtrack either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from tablecast.core.expression.casing import lower
+from tablecast.core.expression.failure import Failure
+
+ANY = None  # in a piece: any one code point
+Piece = tuple[str | None, ...]
+
+
+def pieces(pattern: str, escape: str) -> list[Piece]:
+    cut: list[list[str | None]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if escape and character == escape:
+            following = next(characters, None)
+            if following is None:
+                raise Failure(f"the LIKE pattern {pattern!r} ends with its escape character")
+            cut[-1].append(following)
+        elif character == "%":
+            cut.append([])
+        else:
+            cut[-1].append(ANY if character == "_" else character)
+    return [tuple(piece) for piece in cut]
+
+
+def _regex(piece: Piece) -> str:
+    return "".join("." if character is ANY else re.escape(character) for character in piece)
+
+
+@lru_cache(maxsize=1024)
+def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
+    cut = pieces(pattern, escape)
+    if len(cut) == 1:
+        return _exactly(cut[0])
+    first, *middle, last = (re.compile(_regex(piece), re.DOTALL) for piece in cut)
+    middle = [piece for piece in middle if piece.pattern]
+    last_length = len(cut[-1])
+
+    def matches(text: str) -> bool:
+        start = first.match(text)
+        if start is None:
+            return False
+        position, end = start.end(), len(text) - last_length
+        if last.match(text, max(end, 0)) is None:
+            return False
+        for piece in middle:
+            found = piece.search(text, position)
+            if found is None:
+                return False
+            position = found.end()
+        return position <= end
+
+    return matches
+
+
+def _exactly(piece: Piece) -> Callable[[str], bool]:
+    if ANY not in piece:
+        return "".join(character or "" for character in piece).__eq__
+    compiled = re.compile(_regex(piece), re.DOTALL)
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+def like(text: str, pattern: str) -> bool:
+    return matcher(pattern)(text)
+
+
+def ilike(text: str, pattern: str) -> bool:
+    return matcher(lower(pattern))(lower(text))
+
+
+def re2(pattern: str, escape: str) -> str:
+    """The pattern for RE2. Code points are written as numbers: nothing in a pattern can be read as syntax."""
+    read = [
+        "".join("." if character is ANY else rf"\x{{{ord(character):x}}}" for character in piece)
+        for piece in pieces(pattern, escape)
+    ]
+    return rf"(?s)\A{'.*'.join(read)}\z"

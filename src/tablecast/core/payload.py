@@ -1,0 +1,98 @@
+"""What a message says: JSON, made from rows.
+
+    full   {"_table": "app.orders", every column}
+    key    {"_table": "app.orders", primary key columns}
+    diff   for an update: the key columns, and each changed column as {"old": …, "new": …}; insert and delete as full
+
+and a message's key: the primary key's values as a JSON array. BIGINT and DECIMAL are strings (a browser would round
+them), TIMESTAMP is ISO 8601 with Z, BYTES is base64, JSON columns are embedded as they are, NULL is null.
+
+Encoding is on the write path of every row, so per table a struct type and a constructor call are generated once and
+msgspec writes the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from tablecast.model.change import Op
+from tablecast.model.schema import Column, TableSchema, TypeName
+from tablecast.model.topic import PayloadMode
+
+_encode = msgspec.json.Encoder().encode
+RowToBytes = Callable[[Any], bytes]
+
+
+@lru_cache(maxsize=512)
+def payload_encoder(schema: TableSchema) -> PayloadEncoder:
+    return PayloadEncoder(schema)
+
+
+class PayloadEncoder:
+    def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
+        everything = list(range(len(schema.columns)))
+        self.full: RowToBytes = _object_encoder(schema, everything)
+        self.key: RowToBytes = _object_encoder(schema, list(schema.key_indexes))
+        self.message_key: RowToBytes = _key_array_encoder(schema)
+        self._json: list[Callable[[Any], Any]] = [_json_value(column) for column in schema.columns]
+
+    def diff(self, before: Any, after: Any) -> bytes:
+        said: dict[str, Any] = {"_table": self._schema.full_name}
+        for i in self._schema.key_indexes:
+            said[self._schema.columns[i].name] = self._json[i](getattr(after, f"c{i}"))
+        for i, (old, new) in enumerate(
+            zip(msgspec.structs.astuple(before), msgspec.structs.astuple(after), strict=True)
+        ):
+            if i not in self._schema.key_indexes and old != new:
+                said[self._schema.columns[i].name] = {"old": self._json[i](old), "new": self._json[i](new)}
+        return _encode(said)
+
+    def payloads(self, mode: PayloadMode, op: Op, before: Sequence[Any], after: Sequence[Any]) -> list[bytes]:
+        """One payload per change of one op."""
+        if mode is PayloadMode.DIFF and op is Op.UPDATE:
+            return [self.diff(old, new) for old, new in zip(before, after, strict=True)]
+        encode = self.key if mode is PayloadMode.KEY else self.full
+        return [encode(row) for row in (before if op is Op.DELETE else after)]
+
+
+def _json_value(column: Column) -> Callable[[Any], Any]:
+    """A column's value as msgspec should see it to write the JSON we promise."""
+    if column.type.name is TypeName.BIGINT:
+        return lambda v: None if v is None else str(v)
+    if column.type.name is TypeName.JSON:
+        return lambda v: None if v is None else msgspec.Raw(v.encode())
+    return lambda v: v
+
+
+def _json_expression(schema: TableSchema, index: int) -> str:
+    """The same as source code over `r`, inlined where that is faster than a call."""
+    column, v = schema.columns[index], f"r.c{index}"
+    if column.type.name is TypeName.BIGINT:
+        required = column.not_null or column.name in schema.primary_key
+        return f"str({v})" if required else f"None if {v} is None else str({v})"
+    if column.type.name is TypeName.JSON:
+        return f"None if {v} is None else Raw({v}.encode())"
+    return v
+
+
+def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
+    fields = [(f"c{i}", Any) for i in indexes]
+    names = {f"c{i}": schema.columns[i].name for i in indexes}
+    said = msgspec.defstruct(
+        f"Payload_{schema.name}", fields, rename=names, tag_field="_table", tag=schema.full_name, gc=False
+    )
+    return _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
+
+
+def _key_array_encoder(schema: TableSchema) -> RowToBytes:
+    return _compiled(f"[{', '.join(_json_expression(schema, i) for i in schema.key_indexes)}]", None)
+
+
+def _compiled(expression: str, said: type | None) -> RowToBytes:
+    made: RowToBytes = eval(f"lambda r: encode({expression})", {"encode": _encode, "Said": said, "Raw": msgspec.Raw})
+    return made

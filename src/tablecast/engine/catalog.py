@@ -1,0 +1,147 @@
+"""The catalog in memory: immutable, compiled, replaced as a whole.
+
+The writer decides on its own newest version; everybody else sees the version of the last durable commit. A `Table`
+carries what its writes need: row codec, payload encoder, compiled checks and routes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tablecast.codec.catalog import Namespace
+from tablecast.codec.rows import RowCodec, row_codec
+from tablecast.core.expression import Expression, compile_filter
+from tablecast.core.payload import PayloadEncoder, payload_encoder
+from tablecast.core.routing import CompiledRoute, compile_route
+from tablecast.errors import UnknownNamespace, UnknownTable, UnknownTopic
+from tablecast.model.change import Op
+from tablecast.model.schema import TableSchema
+from tablecast.model.topic import Topic
+
+SYSTEM_NAMESPACE = "system"
+DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    schema: TableSchema
+    codec: RowCodec
+    payload: PayloadEncoder
+    checks: tuple[Expression, ...]
+    routes: Mapping[Op, tuple[CompiledRoute, ...]]
+
+    @property
+    def table_id(self) -> int:
+        return self.schema.table_id
+
+    @property
+    def ttl_ms(self) -> int | None:
+        return None if self.schema.ttl_seconds is None else self.schema.ttl_seconds * 1000
+
+
+def compile_table(schema: TableSchema, topics: Iterable[Topic]) -> Table:
+    routes: dict[Op, list[CompiledRoute]] = {op: [] for op in Op}
+    for topic in topics:
+        for route in topic.routes:
+            if route.table_id == schema.table_id:
+                compiled = compile_route(topic, route, schema)
+                for op in route.ops:
+                    routes[op].append(compiled)
+    checks = tuple(compile_filter(check, schema) for check in schema.checks)
+    frozen = {op: tuple(found) for op, found in routes.items()}
+    return Table(schema, row_codec(schema), payload_encoder(schema), checks, frozen)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    namespaces: Mapping[str, Namespace] = field(default_factory=dict)
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    topics: Mapping[int, Topic] = field(default_factory=dict)
+    table_ids: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, int] = field(default_factory=dict)  # full names and aliases: one space
+
+    @staticmethod
+    def of(namespaces: Iterable[Namespace], schemas: Iterable[TableSchema], topics: Iterable[Topic]) -> Catalog:
+        kept = tuple(topics)
+        catalog = Catalog({n.name: n for n in namespaces}, topics={t.topic_id: t for t in kept})
+        tables = {schema.table_id: compile_table(schema, kept) for schema in schemas}
+        return replace(catalog, tables=tables)._named()
+
+    def _named(self) -> Catalog:
+        topic_ids: dict[str, int] = {}
+        for topic in self.topics.values():
+            topic_ids[topic.full_name] = topic.topic_id
+            if topic.alias is not None:
+                topic_ids[topic.alias] = topic.topic_id
+        table_ids = {table.schema.full_name: table.table_id for table in self.tables.values()}
+        return replace(self, table_ids=table_ids, topic_ids=topic_ids)
+
+    # --- looking up ---
+
+    def namespace(self, name: str) -> Namespace:
+        found = self.namespaces.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.namespaces)) or "none"
+            raise UnknownNamespace(
+                f"there is no namespace {name!r} (known: {known}); CREATE NAMESPACE {name} makes it", namespace=name
+            )
+        return found
+
+    def table(self, full_name: str) -> Table:
+        table_id = self.table_ids.get(full_name)
+        if table_id is None:
+            self.namespace(full_name.partition(".")[0])
+            raise UnknownTable(f"there is no table {full_name}{_nearest(full_name, self.table_ids)}", table=full_name)
+        return self.tables[table_id]
+
+    def topic(self, name: str) -> Topic:
+        topic_id = self.topic_ids.get(name)
+        if topic_id is None:
+            raise UnknownTopic(f"there is no topic {name}{_nearest(name, self.topic_ids)}", topic=name)
+        return self.topics[topic_id]
+
+    def topics_fed_by(self, table_id: int) -> list[Topic]:
+        return [topic for topic in self.topics.values() if any(r.table_id == table_id for r in topic.routes)]
+
+    # --- the next version ---
+
+    def with_namespace(self, namespace: Namespace) -> Catalog:
+        return replace(self, namespaces={**self.namespaces, namespace.name: namespace})
+
+    def without_namespace(self, name: str) -> Catalog:
+        return replace(self, namespaces={k: v for k, v in self.namespaces.items() if k != name})
+
+    def with_table(self, schema: TableSchema) -> Catalog:
+        table = compile_table(schema, self.topics.values())
+        return replace(self, tables={**self.tables, schema.table_id: table})._named()
+
+    def without_table(self, table_id: int) -> Catalog:
+        return replace(self, tables={k: v for k, v in self.tables.items() if k != table_id})._named()
+
+    def with_topic(self, topic: Topic) -> Catalog:
+        return self._with_topics({**self.topics, topic.topic_id: topic}, topic.topic_id)
+
+    def without_topic(self, topic_id: int) -> Catalog:
+        return self._with_topics({k: v for k, v in self.topics.items() if k != topic_id}, topic_id)
+
+    def _with_topics(self, topics: dict[int, Topic], changed: int) -> Catalog:
+        """Recompiles the tables that feed the changed topic, before or after."""
+        fed = {
+            route.table_id
+            for version in (self.topics.get(changed), topics.get(changed))
+            if version is not None
+            for route in version.routes
+        }
+        tables = {
+            table_id: compile_table(table.schema, topics.values()) if table_id in fed else table
+            for table_id, table in self.tables.items()
+        }
+        return replace(self, topics=topics, tables=tables)._named()
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,411 @@
+"""Commands that change the catalog. Each is alone in its commit: nothing else is decided on top of it or under it.
+
+What a dropped thing held is removed by range in the same commit: no crash leaves half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tablecast.codec import catalog as records
+from tablecast.codec import keys
+from tablecast.codec.catalog import LogStart, Namespace, NextIds, encode_record
+from tablecast.core import failpoint
+from tablecast.core.expression import compile_expression, compile_filter
+from tablecast.core.routing import route_run
+from tablecast.engine.catalog import SYSTEM_NAMESPACE, Catalog, Table, compile_table
+from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.rows import is_live
+from tablecast.errors import (
+    AlreadyExists,
+    DuplicateSource,
+    InUse,
+    InvalidSchema,
+    InvalidTopic,
+    TypeMismatch,
+    UnknownSource,
+)
+from tablecast.model.change import ChangeRun, Op
+from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
+from tablecast.model.topic import Route, Topic
+from tablecast.storage.base import Family
+
+BACKFILL_CHUNK_ROWS = 1000  # rows routed at a time; the whole backfill is one commit
+
+
+class Alone:
+    """Decided in a commit of its own."""
+
+    weight = 1
+    alone = True
+
+
+def next_ids(view: View) -> NextIds:
+    stored = view.get(Family.META, records.IDS_KEY)
+    return NextIds() if stored is None else records.decode_record(NextIds, stored)
+
+
+def _saved(key: bytes, record: records.Record) -> Record:
+    return Family.META, key, encode_record(record)
+
+
+# --- namespaces ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CreateNamespace(Alone):
+    name: str
+    if_not_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        if self.name == SYSTEM_NAMESPACE or self.name in view.catalog.namespaces:
+            if self.if_not_exists:
+                return Decision(False)
+            raise AlreadyExists(f"namespace {self.name} already exists", namespace=self.name)
+        made = Namespace(self.name, view.ts_ms)
+        return Decision(
+            True, records=[_saved(records.namespace_key(self.name), made)], catalog=view.catalog.with_namespace(made)
+        )
+
+
+@dataclass(slots=True)
+class DropNamespace(Alone):
+    name: str
+    if_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        if self.if_exists and self.name not in view.catalog.namespaces:
+            return Decision(False)
+        view.catalog.namespace(self.name)
+        held = [t.schema.full_name for t in view.catalog.tables.values() if t.schema.namespace == self.name]
+        held += [t.full_name for t in view.catalog.topics.values() if t.namespace == self.name]
+        if held:
+            raise InUse(f"namespace {self.name} still holds {', '.join(sorted(held)[:5])}: drop them first")
+        return Decision(
+            True,
+            records=[(Family.META, records.namespace_key(self.name), None)],
+            catalog=view.catalog.without_namespace(self.name),
+        )
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CreateTable(Alone):
+    """`schema` comes with table_id 0; the command assigns one."""
+
+    schema: TableSchema
+    if_not_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        view.catalog.namespace(self.schema.namespace)
+        if self.schema.full_name in view.catalog.table_ids:
+            if self.if_not_exists:
+                return Decision(False)
+            raise AlreadyExists(f"table {self.schema.full_name} already exists", table=self.schema.full_name)
+        ids = next_ids(view)
+        schema = msgspec.structs.replace(self.schema, table_id=ids.table, created_ms=view.ts_ms)
+        return Decision(
+            True,
+            records=[
+                _saved(records.table_key(schema.table_id), schema),
+                _saved(records.IDS_KEY, msgspec.structs.replace(ids, table=ids.table + 1)),
+            ],
+            catalog=view.catalog.with_table(schema),
+        )
+
+
+@dataclass(slots=True)
+class AddColumn(Alone):
+    table: str
+    column: Column
+    if_not_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        schema = view.catalog.table(self.table).schema
+        if schema.index_of(self.column.name) is not None:
+            if self.if_not_exists:
+                return Decision(False)
+            raise AlreadyExists(f"{self.table} already has a column {self.column.name!r}", column=self.column.name)
+        self._check()
+        altered = msgspec.structs.replace(
+            schema, columns=(*schema.columns, self.column), version=schema.version + 1
+        )
+        return Decision(
+            True,
+            records=[_saved(records.table_key(schema.table_id), altered)],
+            catalog=view.catalog.with_table(altered),
+        )
+
+    def _check(self) -> None:
+        default = self.column.default
+        if default is not None and default.kind is not DefaultKind.LITERAL:
+            raise InvalidSchema(
+                f"column {self.column.name!r}: an added column takes a literal DEFAULT (rows that exist get it), "
+                f"not {default.kind.value}()",
+                column=self.column.name,
+            )
+        if self.column.not_null and (default is None or default.literal is None):
+            raise InvalidSchema(
+                f"column {self.column.name!r} is NOT NULL: give it a DEFAULT, the rows that exist need a value",
+                column=self.column.name,
+            )
+
+
+@dataclass(slots=True)
+class DropTable(Alone):
+    table: str
+    if_exists: bool = False
+    cascade: bool = False
+
+    def decide(self, view: View) -> Decision:
+        if self.if_exists and self.table not in view.catalog.table_ids:
+            return Decision(False)
+        table_id = view.catalog.table(self.table).table_id
+        fed = view.catalog.topics_fed_by(table_id)
+        if fed and not self.cascade:
+            names = ", ".join(topic.full_name for topic in fed)
+            raise InUse(
+                f"table {self.table} feeds {names}: drop those sources first, or DROP TABLE … CASCADE drops them too",
+                table=self.table,
+                topics=[topic.full_name for topic in fed],
+            )
+        catalog = view.catalog
+        dropped: list[Record] = [(Family.META, records.table_key(table_id), None)]
+        for topic in fed:
+            kept = tuple(route for route in topic.routes if route.table_id != table_id)
+            altered = msgspec.structs.replace(topic, routes=kept)
+            catalog = catalog.with_topic(altered)
+            dropped.append(_saved(records.topic_key(topic.topic_id), altered))
+        failpoint.hit("during_drop")
+        return Decision(
+            True,
+            records=dropped,
+            ranges=[_whole(Family.ROWS, keys.table_prefix(table_id))],
+            catalog=catalog.without_table(table_id),
+        )
+
+
+def _whole(family: Family, prefix: bytes) -> tuple[Family, bytes, bytes]:
+    end = keys.after(prefix)
+    assert end is not None  # ids never reach 2**32 - 1
+    return family, prefix, end
+
+
+# --- topics --------------------------------------------------------------------------------------------------
+
+
+def check_topic(topic: Topic) -> None:
+    if topic.max_deliveries and not topic.dead_letter:
+        raise InvalidTopic(
+            f"{topic.full_name}: max_deliveries needs dead_letter, a topic that takes what was given up on",
+            topic=topic.full_name,
+        )
+    if topic.dead_letter == topic.full_name:
+        raise InvalidTopic(f"{topic.full_name} cannot be its own dead_letter topic", topic=topic.full_name)
+
+
+@dataclass(slots=True)
+class CreateTopic(Alone):
+    """`topic` comes with topic_id 0. A dead-letter topic that does not exist yet is made with it."""
+
+    topic: Topic
+    if_not_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        catalog = view.catalog
+        catalog.namespace(self.topic.namespace)
+        if self.if_not_exists and self.topic.full_name in catalog.topic_ids:
+            return Decision(False)
+        for name in filter(None, (self.topic.full_name, self.topic.alias)):
+            if name in catalog.topic_ids:
+                raise AlreadyExists(
+                    f"{name!r} already names topic {catalog.topic(name).full_name}; names and aliases share one space",
+                    name=name,
+                )
+        check_topic(self.topic)
+        made = [self.topic]
+        dead_letter = _missing_dead_letter(catalog, self.topic)
+        if dead_letter is not None:
+            made.append(dead_letter)
+        return Decision(True, records=(added := _add_topics(view, made))[0], catalog=added[1])
+
+
+def _missing_dead_letter(catalog: Catalog, topic: Topic) -> Topic | None:
+    if topic.dead_letter is None or topic.dead_letter in catalog.topic_ids:
+        return None
+    namespace, _, name = topic.dead_letter.partition(".")
+    if not name:
+        raise InvalidTopic(f"dead_letter {topic.dead_letter!r} must be namespace.topic", topic=topic.full_name)
+    catalog.namespace(namespace)
+    return Topic(0, namespace, name)
+
+
+def _add_topics(view: View, topics: list[Topic]) -> tuple[list[Record], Catalog]:
+    catalog, ids, saved = view.catalog, next_ids(view), []
+    for topic in topics:
+        topic = msgspec.structs.replace(topic, topic_id=ids.topic, created_ms=view.ts_ms)
+        ids = msgspec.structs.replace(ids, topic=ids.topic + 1)
+        catalog = catalog.with_topic(topic)
+        saved.append(_saved(records.topic_key(topic.topic_id), topic))
+    return [*saved, _saved(records.IDS_KEY, ids)], catalog
+
+
+@dataclass(slots=True)
+class SetTopic(Alone):
+    """`settings` are fields of Topic with their new values."""
+
+    topic: str
+    settings: dict[str, Any]
+
+    def decide(self, view: View) -> Decision:
+        topic = view.catalog.topic(self.topic)
+        altered = msgspec.structs.replace(topic, **self.settings)
+        check_topic(altered)
+        dead_letter = _missing_dead_letter(view.catalog, altered)
+        saved, catalog = _add_topics(view, [dead_letter]) if dead_letter else ([], view.catalog)
+        return Decision(
+            True,
+            records=[*saved, _saved(records.topic_key(topic.topic_id), altered)],
+            catalog=catalog.with_topic(altered),
+        )
+
+
+@dataclass(slots=True)
+class AddSource(Alone):
+    topic: str
+    table: str
+    route: Route  # with table_id 0
+    backfill: bool = False
+
+    def decide(self, view: View) -> Decision:
+        topic, table = view.catalog.topic(self.topic), view.catalog.table(self.table)
+        route = msgspec.structs.replace(
+            self.route, table_id=table.table_id, from_seq=view.seq, backfilled=self.backfill
+        )
+        self._check(topic, table, route)
+        altered = msgspec.structs.replace(topic, routes=(*topic.routes, route))
+        catalog = view.catalog.with_topic(altered)
+        appends = []
+        if self.backfill:
+            only = compile_table(table.schema, [msgspec.structs.replace(altered, routes=(route,))])
+            for run in _existing(view, table):
+                appends += route_run(run, only.routes[Op.INSERT], only.payload, table.schema.full_name)
+        return Decision(
+            sum(len(append.keys) for append in appends),
+            appends=appends,
+            records=[_saved(records.topic_key(topic.topic_id), altered)],
+            catalog=catalog,
+        )
+
+    def _check(self, topic: Topic, table: Table, route: Route) -> None:
+        for existing in topic.routes:
+            twice = set(existing.ops) & set(route.ops)
+            if existing.table_id == table.table_id and twice:
+                ops = ", ".join(op.name for op in sorted(twice))
+                raise DuplicateSource(
+                    f"{table.schema.full_name} already feeds {topic.full_name} ON {ops}; DROP SOURCE first to change it",
+                    topic=topic.full_name, table=table.schema.full_name, ops=ops,
+                )  # fmt: skip
+        if self.backfill and Op.INSERT not in route.ops:
+            raise InvalidTopic("backfill publishes rows that exist as inserts: the source must be ON INSERT or ANY")
+        if route.filter is not None:
+            compile_filter(route.filter, table.schema)
+        if route.partition_by is not None:
+            by = compile_expression(route.partition_by, table.schema)
+            if by.type is not None and by.type.name is TypeName.JSON:
+                raise TypeMismatch(f"PARTITION BY {route.partition_by} is JSON, which has no order to hash by")
+
+
+def _existing(view: View, table: Table) -> list[ChangeRun]:
+    """The rows there are now, as inserts."""
+    prefix = keys.table_prefix(table.table_id)
+    runs: list[ChangeRun] = []
+    for key, value in view.scan(Family.ROWS, prefix, keys.after(prefix)):
+        if not is_live(table, value, view.ts_ms):
+            continue
+        owner = table.codec.owner(key)
+        if not runs or runs[-1].user_id != owner or len(runs[-1].keys) >= BACKFILL_CHUNK_ROWS:
+            runs.append(ChangeRun(table.table_id, table.schema.version, Op.INSERT, [], [], [], [], owner))
+        runs[-1].keys.append(key)
+        runs[-1].after.append(table.codec.decode(value))
+    return runs
+
+
+@dataclass(slots=True)
+class DropSource(Alone):
+    topic: str
+    table: str
+    ops: tuple[Op, ...] | None  # None: all of the table's sources
+
+    def decide(self, view: View) -> Decision:
+        topic, table_id = view.catalog.topic(self.topic), view.catalog.table(self.table).table_id
+        dropped = set(Op) if self.ops is None else set(self.ops)
+        mine = {op for route in topic.routes if route.table_id == table_id for op in route.ops}
+        if not mine or (self.ops is not None and not dropped <= mine):
+            what = "" if self.ops is None else " ON " + ", ".join(op.name for op in self.ops)
+            raise UnknownSource(f"{self.table}{what} does not feed {topic.full_name}", topic=topic.full_name)
+        kept: list[Route] = []
+        for route in topic.routes:
+            left = tuple(op for op in route.ops if route.table_id != table_id or op not in dropped)
+            if left:
+                kept.append(msgspec.structs.replace(route, ops=left))
+        altered = msgspec.structs.replace(topic, routes=tuple(kept))
+        return Decision(
+            True,
+            records=[_saved(records.topic_key(topic.topic_id), altered)],
+            catalog=view.catalog.with_topic(altered),
+        )
+
+
+@dataclass(slots=True)
+class DropTopic(Alone):
+    topic: str
+    if_exists: bool = False
+
+    def decide(self, view: View) -> Decision:
+        if self.if_exists and self.topic not in view.catalog.topic_ids:
+            return Decision(False)
+        topic = view.catalog.topic(self.topic)
+        named = {topic.full_name, topic.alias} - {None}
+        users = [other.full_name for other in view.catalog.topics.values() if other.dead_letter in named]
+        if users:
+            raise InUse(
+                f"{topic.full_name} takes the dead letters of {', '.join(users)}: drop or ALTER them first",
+                topic=topic.full_name,
+            )
+        prefix = keys.topic_prefix(topic.topic_id)
+        failpoint.hit("during_drop")
+        return Decision(
+            True,
+            records=[(Family.META, records.topic_key(topic.topic_id), None)],
+            ranges=[
+                _whole(Family.LOG, prefix),
+                _whole(Family.GROUPS, prefix),
+                _whole(Family.KEYS, b"d" + prefix),
+                _whole(Family.META, records.LOG_STARTS + prefix),
+            ],
+            catalog=view.catalog.without_topic(topic.topic_id),
+        )
+
+
+@dataclass(slots=True)
+class ClearTopic(Alone):
+    """Removes every message. Offsets go on where they were: a reader that is behind is told."""
+
+    topic: str
+
+    def decide(self, view: View) -> Decision:
+        topic = view.catalog.topic(self.topic)
+        decision = Decision(0)
+        for partition in range(topic.partitions):
+            start, end = view.log_start(topic.topic_id, partition), view.log_end(topic.topic_id, partition)
+            decision.response += end - start
+            place = topic.topic_id, partition
+            decision.log_starts[place] = LogStart(end, view.written_bytes(*place))
+            decision.ranges.append((Family.LOG, keys.log_key(*place, start), keys.log_key(*place, end)))
+        return decision

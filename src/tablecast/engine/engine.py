@@ -1,0 +1,281 @@
+"""The engine: a store, its writer, and what readers see.
+
+Writes go through the writer. Readers see the last durable commit: its snapshot, its catalog, and where each partition's
+log ends. None of these move before the commit that moved them is on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+
+from tablecast.core import group as groups
+from tablecast.core.redelivery import has_work
+from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.catalog import Catalog
+from tablecast.engine.commit import Command, Commit, LogState
+from tablecast.engine.durability import Durability
+from tablecast.engine.feed import Feed
+from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, load
+from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
+from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
+from tablecast.engine.recovery import recover
+from tablecast.engine.writer import Ticket, Writer
+from tablecast.errors import DatabaseClosed, InvalidRequest, OffsetOutOfRange
+from tablecast.model.message import Message
+from tablecast.model.position import Start, StartKind
+from tablecast.model.topic import Topic
+from tablecast.storage.base import Snapshot, Store
+
+MAX_CONSUME = 100_000  # messages in one answer
+DEFAULT_VISIBILITY_MS = 60_000
+
+
+def system_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Engine:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        durability: Durability | None = None,
+        clock: Callable[[], int] = system_clock,
+        jobs_interval_seconds: float = INTERVAL_SECONDS,
+        node: int = 0,
+    ) -> None:
+        self.store = store
+        self.durability = durability or Durability()
+        self._clock = clock
+        recovered = recover(store, clock())
+        self.catalog: Catalog = recovered.catalog
+        self.seq = recovered.mark.seq
+        self._floor_ms = recovered.mark.ts_ms
+        self.snapshot: Snapshot = store.snapshot()
+        self._logs: LogState = recovered.logs
+        self._ends = {place: log.next_offset for place, log in recovered.logs.partitions.items()}
+        self._starts = {place: log.start.offset for place, log in recovered.logs.partitions.items()}
+        self.deduplicated = 0
+        self.commits = 0
+        self.ids = SnowflakeIds(node, recovered.mark.last_id)
+        self.feed = Feed()
+        self._turn = 0  # which partition a group's next claim looks at first
+        self._closed = False
+        self._writer = Writer(
+            store,
+            catalog=recovered.catalog,
+            logs=recovered.logs,
+            ids=self.ids,
+            seq=recovered.mark.seq,
+            ts_ms=recovered.mark.ts_ms,
+            clock=clock,
+            durability=self.durability,
+            published=self._publish,
+        )
+        self._interval = _IntervalSync(self) if self.durability.interval_ms is not None else None
+        self.jobs = Jobs(self, jobs_interval_seconds)
+        self.jobs.start()
+
+    # --- writing ---
+
+    def submit(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> Ticket:
+        return self._writer.submit(command, callback)
+
+    def execute(self, command: Command) -> Any:
+        """Returns the command's answer once it is durable."""
+        return self._writer.submit(command).wait()
+
+    @property
+    def writes_stopped(self) -> bool:
+        return self._writer.failure is not None
+
+    @property
+    def queue_depth(self) -> int:
+        return self._writer.queue_depth
+
+    def _publish(self, commit: Commit, snapshot: Snapshot) -> None:
+        """On the syncing thread, after the fsync and before any acknowledgement."""
+        self.snapshot = snapshot
+        self._ends.update(commit.ends)
+        self._starts.update(commit.starts)
+        self.catalog = commit.catalog
+        self.seq = commit.seq
+        self._floor_ms = commit.ts_ms
+        self.deduplicated += commit.deduplicated
+        self.commits += 1
+        self.feed.publish(commit)
+
+    # --- reading ---
+
+    def now_ms(self) -> int:
+        return max(self._floor_ms, self._clock())
+
+    def log_range(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """The first offset kept and the one after the last."""
+        place = topic_id, partition
+        return self._starts.get(place, 0), self._ends.get(place, self._starts.get(place, 0))
+
+    def log_bytes(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """Where the log kept begins and ends, counted in bytes ever written."""
+        log = self._logs.at(topic_id, partition)
+        return log.start.bytes_before, log.bytes_end
+
+    def resolve(self, topic: Topic, partition: int, start: Start) -> int:
+        first, end = self.log_range(topic.topic_id, partition)
+        if start.kind is StartKind.EARLIEST:
+            return first
+        if start.kind is StartKind.LATEST:
+            return end
+        if start.kind is StartKind.TIMESTAMP:
+            return offset_at_time(self.store, topic.topic_id, partition, start.value, first, end)
+        if start.value < first:
+            raise gone(topic.topic_id, partition, start.value, first)
+        if start.value > end:
+            raise OffsetOutOfRange(
+                f"offset {start.value} of partition {partition} of {topic.full_name} does not exist yet: "
+                f"the log ends at {end}",
+                offset=start.value, log_end=end,
+            )  # fmt: skip
+        return start.value
+
+    def read(self, topic: Topic, partition: int, offset: int, limit: int) -> list[Message]:
+        """Messages from `offset` on. Raises OffsetOutOfRange when it is not kept any more."""
+        start, end = self.log_range(topic.topic_id, partition)
+        if offset < start:
+            raise gone(topic.topic_id, partition, offset, start)
+        return read_messages(self.store, topic.topic_id, partition, offset, end, limit)
+
+    def read_arrow(self, topic: Topic, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
+        start, durable_end = self.log_range(topic.topic_id, partition)
+        if offset < start:
+            raise gone(topic.topic_id, partition, offset, start)
+        return read_arrow(self.store, topic.topic_id, partition, offset, min(end, durable_end))
+
+    def message_time_ms(self, topic_id: int, partition: int, offset: int) -> int | None:
+        head = head_at(self.store, topic_id, partition, offset)
+        return None if head is None else head.ts_ms
+
+    # --- groups ---
+
+    def claim(
+        self,
+        topic: Topic,
+        group: str,
+        *,
+        limit: int,
+        start: Start,
+        partition: int | None = None,
+        consumer: str | None = None,
+        visibility_ms: int = DEFAULT_VISIBILITY_MS,
+        auto_offset_reset: bool = False,
+    ) -> Claim | None:
+        """The command that claims, or None when there is nothing to claim: reading costs no commit then."""
+        check_group_name(group)
+        partitions = self._partitions(topic, partition)
+        if not any(self._has_work(topic, group, p) for p in partitions):
+            return None
+        return Claim(
+            topic.topic_id, group, consumer or f"anonymous-{uuid4().hex}", partitions, limit, start, visibility_ms,
+            auto_offset_reset,
+        )  # fmt: skip
+
+    def _partitions(self, topic: Topic, partition: int | None) -> list[int]:
+        """Those asked for; if any will do, each claim begins with another, so that none starves."""
+        if partition is not None:
+            if not 0 <= partition < topic.partitions:
+                raise InvalidRequest(
+                    f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}", partition=partition
+                )
+            return [partition]
+        self._turn += 1
+        first = self._turn % topic.partitions
+        return [*range(first, topic.partitions), *range(first)]
+
+    def _has_work(self, topic: Topic, group: str, partition: int) -> bool:
+        state = load(self.snapshot, topic.topic_id, group, partition)
+        if state is None:
+            return True
+        _, end = self.log_range(topic.topic_id, partition)
+        return has_work(state, log_end=end, now_ms=self.now_ms())
+
+    def claimed_messages(self, topic: Topic, given: list[Given]) -> list[Message]:
+        """The messages a claim gave, with their delivery counts."""
+        found: list[Message] = []
+        for part in given:
+            messages = self.read(topic, part.partition, part.start, part.end - part.start) if part.deliveries else []
+            found += [
+                message if count == 1 else _delivered(message, count)
+                for message, count in zip(messages, part.deliveries, strict=True)
+            ]
+        return found
+
+    def next_deadline_ms(self, topic: Topic, group: str) -> int | None:
+        """When the next claim of the group runs out: a waiting reader looks again then."""
+        deadlines = [
+            groups.next_deadline(state)
+            for p in range(topic.partitions)
+            if (state := load(self.snapshot, topic.topic_id, group, p)) is not None
+        ]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def release(self, topic: Topic, group: str, consumer: str, *, delivered: bool = True) -> int:
+        count: int = self.execute(LetGo(topic.topic_id, group, consumer, delivered))
+        self.feed.wake([topic.topic_id])
+        return count
+
+    # --- the end ---
+
+    def sync_now(self) -> None:
+        """Makes everything acknowledged durable, in the weaker modes; a failure stops writes there too."""
+        self._writer.sync()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise DatabaseClosed("the database is closed")
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.jobs.stop()
+        self.feed.wake_all()
+        self._writer.close()
+        if self._interval is not None:
+            self._interval.stop()
+        if not self.writes_stopped:
+            self.store.sync()
+        self.store.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+
+def _delivered(message: Message, count: int) -> Message:
+    return msgspec.structs.replace(message, delivery=count)
+
+
+class _IntervalSync:
+    """For durability interval(ms): syncs what was acknowledged, again and again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tablecast-interval", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        assert self._engine.durability.interval_ms is not None
+        while not self._stopped.wait(self._engine.durability.interval_ms / 1000):
+            self._engine.sync_now()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()

@@ -1,0 +1,354 @@
+"""Commands of consumer groups: core.group made durable.
+
+A group's state on a partition is one record; a claim, ack or nack rewrites it in a commit like any other. Messages that
+used up their deliveries go to the dead-letter topic in that same commit.
+
+A dead letter's payload wraps the message it stands for:
+
+    {"_table": …, "_dead_letter": {topic, group, partition, offset, deliveries, reason}, "message": original payload}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tablecast.codec import group as codec
+from tablecast.codec import keys
+from tablecast.codec.group import GroupState
+from tablecast.codec.log import MessageClass
+from tablecast.core import group as groups
+from tablecast.core.redelivery import is_done, mark_done, restore
+from tablecast.core.routing import Append, content_hash, partition_of
+from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.log import offset_at_time, read_messages
+from tablecast.errors import CorruptData, InvalidRequest, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tablecast.model.message import Message
+from tablecast.model.position import Start, StartKind
+from tablecast.model.topic import Topic
+from tablecast.storage.base import Family
+
+REDRIVE_GROUP = "$redrive"  # remembers which dead letters were sent back
+MAX_GROUP_BYTES = 255
+
+
+class DeadLetterOrigin(msgspec.Struct, frozen=True):
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    deliveries: int
+    reason: str
+
+
+class DeadLetterPayload(msgspec.Struct, frozen=True):
+    table: str = msgspec.field(name="_table")
+    origin: DeadLetterOrigin = msgspec.field(name="_dead_letter")
+    message: msgspec.Raw = msgspec.field(name="message")
+
+
+@dataclass(slots=True)
+class Given:
+    """What a claim gave in one partition."""
+
+    partition: int
+    start: int
+    end: int
+    deliveries: tuple[int, ...]
+    skipped: tuple[int, int] | None = None
+
+
+def check_group_name(group: str) -> None:
+    size = len(group.encode())
+    if not 1 <= size <= MAX_GROUP_BYTES or group.startswith("$"):
+        raise InvalidRequest(
+            f"group {group!r}: a group's name has 1 to {MAX_GROUP_BYTES} bytes and does not begin with $", group=group
+        )
+
+
+def load(view: View, topic_id: int, group: str, partition: int) -> GroupState | None:
+    stored = view.get(Family.GROUPS, keys.group_key(topic_id, group, partition))
+    return None if stored is None else codec.decode(stored)
+
+
+def record(topic_id: int, group: str, partition: int, state: GroupState) -> Record:
+    return Family.GROUPS, keys.group_key(topic_id, group, partition), codec.encode(state)
+
+
+def resolve_start(view: View, topic: Topic, partition: int, start: Start) -> int:
+    """The offset a reader begins at. Raises OffsetOutOfRange for one that is not in the log."""
+    first, end = view.log_start(topic.topic_id, partition), view.log_end(topic.topic_id, partition)
+    if start.kind is StartKind.EARLIEST:
+        return first
+    if start.kind is StartKind.LATEST:
+        return end
+    if start.kind is StartKind.TIMESTAMP:
+        written = min(end, view.written_end(topic.topic_id, partition))
+        return offset_at_time(view, topic.topic_id, partition, start.value, first, written)
+    if not first <= start.value <= end:
+        raise OffsetOutOfRange(
+            f"offset {start.value} is not in partition {partition} of {topic.full_name}: it holds {first} to {end}",
+            topic=topic.full_name, partition=partition, offset=start.value, log_start=first, log_end=end,
+        )  # fmt: skip
+    return start.value
+
+
+def topic_of(view: View, topic_id: int) -> Topic:
+    topic = view.catalog.topics.get(topic_id)
+    if topic is None:
+        raise UnknownTopic("the topic was dropped while the request waited")
+    return topic
+
+
+@dataclass(slots=True)
+class Claim:
+    """Gives a consumer up to `limit` messages, from one partition or from any, beginning with `partitions[0]`."""
+
+    topic_id: int
+    group: str
+    consumer: str
+    partitions: list[int]
+    limit: int
+    start: Start
+    visibility_ms: int
+    auto_offset_reset: bool = False
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        topic = topic_of(view, self.topic_id)
+        decision = Decision(response=[])
+        left = self.limit
+        for partition in self.partitions:
+            while left > 0:
+                given, dead = self._claim(view, topic, partition, left, decision)
+                left -= given
+                if given or not dead:
+                    break
+        return decision
+
+    def _claim(self, view: View, topic: Topic, partition: int, limit: int, decision: Decision) -> tuple[int, int]:
+        key = keys.group_key(self.topic_id, self.group, partition)
+        pending = next((value for _, k, value in reversed(decision.records) if k == key), None)
+        before = codec.decode(pending) if pending else load(view, self.topic_id, self.group, partition)
+        state = before or groups.first(resolve_start(view, topic, partition, self.start))
+        after, claimed = groups.claim(
+            state,
+            consumer=self.consumer,
+            limit=limit,
+            log_start=view.log_start(self.topic_id, partition),
+            log_end=view.log_end(self.topic_id, partition),
+            now_ms=view.ts_ms,
+            visibility_ms=self.visibility_ms,
+            max_deliveries=topic.max_deliveries,
+            auto_offset_reset=self.auto_offset_reset,
+        )
+        if after != before:
+            decision.records.append(record(self.topic_id, self.group, partition, after))
+        for letter in claimed.dead:
+            decision.appends.append(_dead_letter(view, topic, self.group, partition, letter))
+        if claimed.end > claimed.start or claimed.skipped:
+            decision.response.append(
+                Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped)
+            )
+        return claimed.end - claimed.start, len(claimed.dead)
+
+
+def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: groups.DeadLetter) -> Append:
+    assert topic.dead_letter is not None
+    target = view.catalog.topic(topic.dead_letter)
+    end = view.written_end(topic.topic_id, partition)
+    message = read_messages(view, topic.topic_id, partition, letter.offset, end, 1)[0]
+    origin = DeadLetterOrigin(topic.full_name, group, partition, letter.offset, letter.deliveries, letter.reason)
+    payload = msgspec.json.encode(DeadLetterPayload(message.source_table, origin, msgspec.Raw(message.payload)))
+    return _append(target, message, payload)
+
+
+def _append(target: Topic, message: Message, payload: bytes) -> Append:
+    said = MessageClass(message.source_table, message.op, message.payload_mode, message.user_id)
+    partition = partition_of(message.key, target.partitions)
+    hashed = content_hash(message.op, payload)
+    return Append(target.topic_id, partition, said, [message.key], [payload], [hashed])
+
+
+@dataclass(slots=True)
+class Settle:
+    """Acks (cumulative or single) and nacks. Answers the acknowledged offset, -1 before the first."""
+
+    topic_id: int
+    group: str
+    partition: int
+    upto: int | None = None
+    offsets: list[int] = field(default_factory=list)
+    nack: bool = False
+    reason: str = "nack"
+    consumer: str | None = None
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        topic = topic_of(view, self.topic_id)
+        state = known(view, topic, self.group, self.partition)
+        if self.upto is not None:
+            after, acknowledged = groups.ack_upto(state, self.upto, consumer=self.consumer)
+        elif self.nack:
+            after, _ = groups.nack(state, self.offsets, reason=self.reason, consumer=self.consumer)
+            acknowledged = after.acknowledged_offset
+        else:
+            after, result = groups.ack(state, self.offsets, consumer=self.consumer)
+            acknowledged = result.acknowledged_offset
+        records = [] if after == state else [record(self.topic_id, self.group, self.partition, after)]
+        return Decision(acknowledged, records=records)
+
+
+@dataclass(slots=True)
+class LetGo:
+    """A consumer went away: its claims come back at once. Or it renews them, with `visibility_ms`."""
+
+    topic_id: int
+    group: str
+    consumer: str
+    delivered: bool = True
+    visibility_ms: int | None = None
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        topic = topic_of(view, self.topic_id)
+        decision = Decision(response=0)
+        for partition in range(topic.partitions):
+            state = load(view, self.topic_id, self.group, partition)
+            if state is None or not groups.held(state, self.consumer):
+                continue
+            if self.visibility_ms is None:
+                after, count = groups.release(state, self.consumer, delivered=self.delivered)
+            else:
+                after, _ = groups.extend(
+                    state, consumer=self.consumer, now_ms=view.ts_ms, visibility_ms=self.visibility_ms
+                )
+                count = groups.held(after, self.consumer)
+            decision.response += count
+            decision.records.append(record(self.topic_id, self.group, partition, after))
+        return decision
+
+
+@dataclass(slots=True)
+class ResetGroup:
+    topic_id: int
+    group: str
+    partition: int | None
+    to: Start
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        topic = topic_of(view, self.topic_id)
+        partitions = range(topic.partitions) if self.partition is None else [self.partition]
+        decision = Decision(response={})
+        for partition in partitions:
+            state = known(view, topic, self.group, partition)
+            after, _ = groups.reset(state, resolve_start(view, topic, partition, self.to))
+            decision.records.append(record(self.topic_id, self.group, partition, after))
+            decision.response[partition] = after.committed
+        return decision
+
+
+@dataclass(slots=True)
+class ExpireClaims:
+    """Takes back overdue claims, so that what system tables show is true even when nobody reads."""
+
+    topic_id: int
+    group: str
+    partition: int
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        state = load(view, self.topic_id, self.group, self.partition)
+        if state is None:
+            return Decision(0)
+        after, count = groups.expire(state, view.ts_ms)
+        return Decision(count, records=[record(self.topic_id, self.group, self.partition, after)] if count else [])
+
+
+@dataclass(slots=True)
+class Redrive:
+    """Sends dead letters back to the group they came from: that group alone gets the message again.
+
+    Should its topic no longer keep the message, the dead letter's copy is appended to the topic as a new message.
+    """
+
+    topic_id: int
+    offset: int | None  # None: all that were not sent back yet
+    weight: int = 64
+
+    def decide(self, view: View) -> Decision:
+        topic = topic_of(view, self.topic_id)
+        decision = Decision(response=0)
+        states: dict[tuple[int, str, int], GroupState] = {}
+        for partition in range(topic.partitions):
+            done = load(view, self.topic_id, REDRIVE_GROUP, partition) or groups.first(0)
+            for message in list(self._letters(view, topic, partition, done)):
+                self._send_back(view, message, states, decision)
+                done = mark_done(done, message.offset)
+                decision.response += 1
+            decision.records.append(record(self.topic_id, REDRIVE_GROUP, partition, done))
+        decision.records += [record(*place, state) for place, state in states.items()]
+        return decision
+
+    def _letters(self, view: View, topic: Topic, partition: int, done: GroupState) -> Iterator[Message]:
+        first, end = view.log_start(topic.topic_id, partition), view.written_end(topic.topic_id, partition)
+        if self.offset is not None:
+            wanted = [self.offset] if first <= self.offset < end else []
+            if not wanted and topic.partitions == 1:
+                raise OffsetOutOfRange(f"{topic.full_name} holds offsets {first} to {end - 1}, not {self.offset}")
+        else:
+            wanted = list(range(first, end))
+        for offset in wanted:
+            if not is_done(done, offset):
+                yield from read_messages(view, topic.topic_id, partition, offset, end, 1)
+
+    def _send_back(
+        self, view: View, message: Message, states: dict[tuple[int, str, int], GroupState], decision: Decision
+    ) -> None:
+        letter = decode_dead_letter(message)
+        origin = view.catalog.topic(letter.origin.topic)
+        partition, offset = letter.origin.partition, letter.origin.offset
+        if offset < view.log_start(origin.topic_id, partition):
+            decision.appends.append(_append(origin, message, bytes(letter.message)))
+            return
+        place = (origin.topic_id, letter.origin.group, partition)
+        state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))
+        states[place] = restore(state, offset)
+
+
+def decode_dead_letter(message: Message) -> DeadLetterPayload:
+    try:
+        return msgspec.json.decode(message.payload, type=DeadLetterPayload)
+    except msgspec.MsgspecError as e:
+        raise InvalidRequest(f"the message at offset {message.offset} is not a dead letter: {e}") from e
+
+
+def known(view: View, topic: Topic, group: str, partition: int) -> GroupState:
+    if not 0 <= partition < topic.partitions:
+        raise InvalidRequest(
+            f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}", partition=partition
+        )
+    state = load(view, topic.topic_id, group, partition)
+    if state is None:
+        if not any(load(view, topic.topic_id, group, p) for p in range(topic.partitions)):
+            raise UnknownGroup(
+                f"group {group!r} has never read {topic.full_name}; a group begins with its first CONSUME",
+                group=group, topic=topic.full_name,
+            )  # fmt: skip
+        return groups.first(view.log_start(topic.topic_id, partition))
+    return state
+
+
+def group_states(reader: Any, topic_id: int) -> Iterator[tuple[str, int, GroupState]]:
+    """Every group of a topic, hidden ones included: (group, partition, state)."""
+    prefix = keys.topic_prefix(topic_id)
+    for key, value in reader.scan(Family.GROUPS, prefix, keys.after(prefix)):
+        _, group, partition = keys.decode_group_key(key)
+        try:
+            yield group, partition, codec.decode(value)
+        except CorruptData as e:
+            raise CorruptData(f"group {group!r}, partition {partition}: {e.message}") from e

@@ -1,0 +1,90 @@
+"""A request with an idempotency key commits once.
+
+The key, a fingerprint of the request and its answer are records of the same commit as what the request did; a repeat
+within a day is answered from them, also after a restart, and one that asks for something else under the same key is
+refused. Value: version byte 1, then MessagePack of `Remembered`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from tablecast.codec import keys
+from tablecast.codec.rows import row_header
+from tablecast.engine.commit import Command, Decision, View
+from tablecast.engine.rows import Written
+from tablecast.errors import CorruptData, IdempotencyMismatch, InvalidRequest
+from tablecast.storage.base import Family
+
+KEPT_MS = 24 * 3600 * 1000
+MAX_KEY_BYTES = 255
+_FORMAT = 1
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    fingerprint: bytes
+    expires_ms: int
+    seq: int
+    count: int
+    table_id: int | None = None
+    bodies: list[bytes] = []
+
+
+@dataclass(slots=True)
+class Once:
+    """Another command, done at most once per key. `table_id` decodes the rows of a RETURNING."""
+
+    key: str
+    fingerprint: bytes
+    command: Command
+    table_id: int | None = None
+
+    @property
+    def weight(self) -> int:
+        return self.command.weight
+
+    def decide(self, view: View) -> Decision:
+        stored_key = idempotency_key(self.key)
+        stored = view.get(Family.KEYS, stored_key)
+        if stored is not None:
+            remembered = decode_remembered(stored)
+            if remembered.expires_ms > view.ts_ms:
+                return Decision(self._repeat(view, remembered))
+        decision = self.command.decide(view)
+        answer: Written = decision.response
+        expires = view.ts_ms + KEPT_MS
+        bodies: list[bytes] = []
+        if answer.rows and self.table_id is not None:
+            bodies = [view.catalog.tables[self.table_id].codec.encode(row) for row in answer.rows]
+        remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies)
+        decision.records += [
+            (Family.KEYS, stored_key, bytes([_FORMAT]) + msgspec.msgpack.encode(remembered)),
+            (Family.EXPIRY, keys.expiry_key(expires, Family.KEYS, stored_key), b""),
+        ]
+        return decision
+
+    def _repeat(self, view: View, remembered: Remembered) -> Written:
+        if remembered.fingerprint != self.fingerprint:
+            raise IdempotencyMismatch(
+                f"idempotency key {self.key!r} was used for another request; use a new key for a new request",
+                key=self.key,
+            )
+        table = view.catalog.tables.get(remembered.table_id) if remembered.table_id is not None else None
+        header = row_header(0, 0)
+        rows = [table.codec.decode(header + body) for body in remembered.bodies] if table else []
+        return Written(remembered.seq, remembered.count, rows)
+
+
+def idempotency_key(key: str) -> bytes:
+    encoded = key.encode()
+    if not 1 <= len(encoded) <= MAX_KEY_BYTES:
+        raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
+    return b"i" + encoded
+
+
+def decode_remembered(value: bytes) -> Remembered:
+    if value[:1] != bytes([_FORMAT]):
+        raise CorruptData(f"an idempotency record has format {value[:1]!r}; expected {_FORMAT}")
+    return msgspec.msgpack.decode(value[1:], type=Remembered)

@@ -1,0 +1,111 @@
+"""Reading the log: by offset, by time, as messages or as Arrow. One seek finds any offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tablecast.codec import keys
+from tablecast.codec.log import MESSAGE_SCHEMA, Head, LogBatch, decode_head
+from tablecast.errors import OffsetOutOfRange
+from tablecast.model.message import Message
+from tablecast.storage.base import Family, Reader
+
+
+def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[LogBatch]:
+    """The log batches that hold offsets offset <= … < end."""
+    if offset >= end:
+        return
+    start = keys.log_key(topic_id, partition, offset)
+    prefix = keys.log_prefix(topic_id, partition)
+    for key, value in reader.scan(Family.LOG, start, keys.log_key(topic_id, partition, end), floor=True):
+        if not key.startswith(prefix):
+            continue  # the floor of a partition that begins later is its neighbour's last batch
+        batch = LogBatch(value)
+        if batch.head.end_offset > offset:
+            yield batch
+
+
+def read_messages(
+    reader: Reader, topic_id: int, partition: int, offset: int, end: int, limit: int
+) -> list[Message]:
+    """At most `limit` messages from `offset` on, below `end`."""
+    found: list[Message] = []
+    for batch in batches_from(reader, topic_id, partition, offset, min(end, offset + limit)):
+        first = batch.head.first_offset
+        found += batch.messages(topic_id, partition, max(0, offset - first), min(end, offset + limit) - first)
+    if found and found[0].offset != offset:
+        raise gone(topic_id, partition, offset, found[0].offset)
+    return found
+
+
+def read_arrow(
+    reader: Reader, topic_id: int, partition: int, offset: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches_from(reader, topic_id, partition, offset, end):
+        first = batch.head.first_offset
+        yield batch.arrow(topic_id, partition, max(0, offset - first), end - first)
+
+
+def empty_arrow() -> pa.Table:
+    return MESSAGE_SCHEMA.empty_table()
+
+
+def gone(topic_id: int, partition: int, offset: int, log_start: int) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        f"offset {offset} of partition {partition} is no longer kept: the log begins at {log_start}",
+        topic_id=topic_id,
+        partition=partition,
+        offset=offset,
+        log_start=log_start,
+    )
+
+
+def head_at(reader: Reader, topic_id: int, partition: int, offset: int) -> Head | None:
+    """The head of the batch that holds `offset`."""
+    start = keys.log_key(topic_id, partition, offset)
+    prefix = keys.log_prefix(topic_id, partition)
+    for key, value in reader.scan(Family.LOG, start, keys.after(prefix), floor=True):
+        if key.startswith(prefix):
+            head = decode_head(value)
+            return head if head.first_offset <= offset < head.end_offset else None
+    return None
+
+
+def last_head(reader: Reader, topic_id: int, partition: int) -> tuple[Head, int] | None:
+    """The head of a partition's last batch, and that batch's bytes."""
+    prefix = keys.log_prefix(topic_id, partition)
+    for _, value in reader.scan(Family.LOG, prefix, keys.after(prefix), reverse=True):
+        return decode_head(value), len(value)
+    return None
+
+
+def offset_at_time(reader: Reader, topic_id: int, partition: int, ts_ms: int, start: int, end: int) -> int:
+    """The first offset in [start, end] whose message is not older than `ts_ms`: a bisection over batches."""
+    low, high = start, end
+    while low < high:
+        head = head_at(reader, topic_id, partition, (low + high) // 2)
+        if head is None:
+            raise gone(topic_id, partition, (low + high) // 2, start)
+        if head.ts_ms >= ts_ms:
+            high = max(head.first_offset, low)
+        else:
+            low = head.end_offset
+    return min(low, end)
+
+
+def offset_within_bytes(
+    reader: Reader, topic_id: int, partition: int, keep_bytes: int, bytes_end: int, start: int, end: int
+) -> int:
+    """The first offset of the oldest batch from which the log, to its end, takes at most `keep_bytes`."""
+    low, high = start, end
+    while low < high:
+        head = head_at(reader, topic_id, partition, (low + high) // 2)
+        if head is None:
+            raise gone(topic_id, partition, (low + high) // 2, start)
+        if bytes_end - head.bytes_before <= keep_bytes:
+            high = max(head.first_offset, low)
+        else:
+            low = head.end_offset
+    return min(low, end)

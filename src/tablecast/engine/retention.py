@@ -1,0 +1,102 @@
+"""Commands that remove what is over: old log batches, expired rows and keys. All of them bounded, all re-checked.
+
+A job looks at a snapshot and proposes; the writer decides on what is there now. Expiry is not a change: a row whose
+time is over leaves no message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tablecast.codec import keys
+from tablecast.codec.catalog import LogStart
+from tablecast.codec.rows import row_stamp
+from tablecast.core import failpoint
+from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.idempotency import decode_remembered
+from tablecast.engine.log import head_at, offset_at_time, offset_within_bytes
+from tablecast.model.topic import Topic
+from tablecast.storage.base import Family, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    count: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(self.count + other.count, self.bytes + other.bytes)
+
+
+def retained_from(
+    reader: Reader, topic: Topic, partition: int, *, now_ms: int, start: int, end: int, bytes_end: int
+) -> int:
+    """The offset before which the topic's retention lets go: first by age, then by size."""
+    kept_from = start
+    if topic.retention_seconds is not None:
+        oldest_ms = now_ms - topic.retention_seconds * 1000
+        kept_from = offset_at_time(reader, topic.topic_id, partition, oldest_ms, kept_from, end)
+    if topic.retention_max_bytes is not None:
+        kept_from = offset_within_bytes(
+            reader, topic.topic_id, partition, topic.retention_max_bytes, bytes_end, kept_from, end
+        )
+    return kept_from
+
+
+@dataclass(slots=True)
+class TrimLog:
+    """Removes a partition's messages below `upto`, by range. `upto` is a batch's first offset or the log's end."""
+
+    topic_id: int
+    partition: int
+    upto: int
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        place = self.topic_id, self.partition
+        start = view.log_start(*place)
+        if self.topic_id not in view.catalog.topics or not start < self.upto <= view.written_end(*place):
+            return Decision(Removed())
+        first, kept = head_at(view, *place, start), head_at(view, *place, self.upto)
+        bytes_before = kept.bytes_before if kept else view.written_bytes(*place)
+        failpoint.hit("during_retention")
+        return Decision(
+            Removed(self.upto - start, bytes_before - (first.bytes_before if first else bytes_before)),
+            ranges=[(Family.LOG, keys.log_key(*place, start), keys.log_key(*place, self.upto))],
+            log_starts={place: LogStart(self.upto, bytes_before)},
+        )
+
+
+@dataclass(slots=True)
+class RemoveExpired:
+    """Follows expiry entries whose time has come. An entry that was overtaken by a later write only goes itself."""
+
+    entries: list[bytes] = field(default_factory=list)
+
+    @property
+    def weight(self) -> int:
+        return len(self.entries)
+
+    def decide(self, view: View) -> Decision:
+        records: list[Record] = []
+        removed = Removed()
+        for entry in self.entries:
+            expires_ms, family, key = keys.decode_expiry_key(entry)
+            if expires_ms > view.ts_ms:
+                continue
+            records.append((Family.EXPIRY, entry, None))
+            value = view.get(Family(family), key)
+            if value is not None and self._is_over(view, Family(family), key, value):
+                records.append((Family(family), key, None))
+                removed += Removed(1, len(key) + len(value))
+        return Decision(removed, records=records)
+
+    def _is_over(self, view: View, family: Family, key: bytes, value: bytes) -> bool:
+        if family is Family.ROWS:
+            table = view.catalog.tables.get(int.from_bytes(key[:4], "big"))
+            return table is None or (table.ttl_ms is not None and row_stamp(value)[1] + table.ttl_ms <= view.ts_ms)
+        if key[:1] == b"i":
+            return decode_remembered(value).expires_ms <= view.ts_ms
+        topic = view.catalog.topics.get(int.from_bytes(key[1:5], "big"))
+        seen_ms = int.from_bytes(value[1:9], "big")
+        return topic is None or seen_ms + topic.dedup_window_seconds * 1000 <= view.ts_ms

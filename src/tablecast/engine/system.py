@@ -1,0 +1,173 @@
+"""System tables: what the engine knows about itself, as Arrow tables made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from tablecast.core import group as groups
+from tablecast.engine.engine import Engine
+from tablecast.engine.groups import group_states
+from tablecast.engine.jobs import job_records
+
+_TIME = pa.timestamp("us", "UTC")
+
+
+def _table(fields: list[tuple[str, pa.DataType]], rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    arrays = [_array(values, kind) for values, (_, kind) in zip(columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    if kind == _TIME:
+        return pa.array([None if ms is None else ms * 1000 for ms in values], pa.int64()).cast(_TIME)
+    return pa.array(values, kind)
+
+
+def namespaces(engine: Engine) -> pa.Table:
+    rows = [(n.name, n.created_ms) for n in engine.catalog.namespaces.values()]
+    return _table([("name", pa.string()), ("created_at", _TIME)], sorted(rows))
+
+
+def tables(engine: Engine) -> pa.Table:
+    rows = [
+        (s.table_id, s.namespace, s.name, s.kind.value, s.access_level.value, ", ".join(s.primary_key), s.ttl_seconds,
+         s.replicate, s.version, s.created_ms)
+        for s in (table.schema for table in engine.catalog.tables.values())
+    ]  # fmt: skip
+    return _table(
+        [
+            ("table_id", pa.int64()), ("namespace", pa.string()), ("name", pa.string()), ("kind", pa.string()),
+            ("access_level", pa.string()), ("primary_key", pa.string()), ("ttl_seconds", pa.int64()),
+            ("replicate", pa.bool_()), ("version", pa.int64()), ("created_at", _TIME),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def columns(engine: Engine) -> pa.Table:
+    rows = []
+    for table in engine.catalog.tables.values():
+        schema = table.schema
+        for position, column in enumerate(schema.columns):
+            default = column.default
+            shown = None if default is None else default.literal if default.literal is not None else default.kind.value
+            in_key = column.name in schema.primary_key
+            rows.append((schema.namespace, schema.name, position, column.name, str(column.type),
+                         column.not_null or in_key, in_key, shown))  # fmt: skip
+    return _table(
+        [
+            ("namespace", pa.string()), ("table_name", pa.string()), ("position", pa.int64()), ("name", pa.string()),
+            ("type", pa.string()), ("not_null", pa.bool_()), ("primary_key", pa.bool_()), ("default", pa.string()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def topics(engine: Engine) -> pa.Table:
+    rows = []
+    for topic in engine.catalog.topics.values():
+        ranges = [engine.log_range(topic.topic_id, p) for p in range(topic.partitions)]
+        sizes = [engine.log_bytes(topic.topic_id, p) for p in range(topic.partitions)]
+        rows.append((topic.topic_id, topic.namespace, topic.name, topic.alias, topic.partitions, len(topic.routes),
+                     sum(end - start for start, end in ranges), sum(end - start for start, end in sizes),
+                     topic.retention_seconds, topic.retention_max_bytes, topic.dedup_window_seconds,
+                     topic.max_deliveries, topic.dead_letter, topic.created_ms))  # fmt: skip
+    return _table(
+        [
+            ("topic_id", pa.int64()), ("namespace", pa.string()), ("name", pa.string()), ("alias", pa.string()),
+            ("partitions", pa.int64()), ("sources", pa.int64()), ("messages", pa.int64()), ("bytes", pa.int64()),
+            ("retention_seconds", pa.int64()), ("retention_max_bytes", pa.int64()),
+            ("dedup_window_seconds", pa.int64()), ("max_deliveries", pa.int64()), ("dead_letter", pa.string()),
+            ("created_at", _TIME),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def topic_sources(engine: Engine) -> pa.Table:
+    rows = [
+        (topic.full_name, engine.catalog.tables[route.table_id].schema.full_name,
+         ", ".join(op.label for op in route.ops), route.filter, route.partition_by, route.payload.value)
+        for topic in engine.catalog.topics.values()
+        for route in topic.routes
+    ]  # fmt: skip
+    return _table([(n, pa.string()) for n in ("topic", "table_name", "ops", "filter", "partition_by", "payload")], rows)
+
+
+def topic_offsets(engine: Engine) -> pa.Table:
+    rows = []
+    for topic in engine.catalog.topics.values():
+        for partition in range(topic.partitions):
+            start, end = engine.log_range(topic.topic_id, partition)
+            rows.append((topic.full_name, partition, start, end, end - start))
+    return _table(
+        [
+            ("topic", pa.string()), ("partition_id", pa.int64()), ("start_offset", pa.int64()),
+            ("end_offset", pa.int64()), ("messages", pa.int64()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def topic_groups(engine: Engine) -> pa.Table:
+    rows = []
+    snapshot, now_ms = engine.snapshot, engine.now_ms()
+    for topic in engine.catalog.topics.values():
+        for group, partition, state in group_states(snapshot, topic.topic_id):
+            if group.startswith("$"):
+                continue
+            _, end = engine.log_range(topic.topic_id, partition)
+            lag = groups.lag(state, max(end, state.next_offset))
+            oldest = engine.message_time_ms(topic.topic_id, partition, state.committed) if lag else None
+            waited = 0.0 if not lag else None if oldest is None else max(0, now_ms - oldest) / 1000
+            rows.append((topic.full_name, group, partition, state.committed, groups.claimed(state), end, lag, waited))
+    return _table(
+        [
+            ("topic", pa.string()), ("group_id", pa.string()), ("partition_id", pa.int64()),
+            ("committed", pa.int64()), ("claimed", pa.int64()), ("end_offset", pa.int64()), ("lag", pa.int64()),
+            ("lag_seconds", pa.float64()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def jobs(engine: Engine) -> pa.Table:
+    rows = [
+        (j.name, j.status, j.started_ms or None, j.finished_ms, j.runs, j.removed, j.bytes_freed, j.error)
+        for j in job_records(engine.snapshot, engine.jobs.names)
+    ]
+    return _table(
+        [
+            ("name", pa.string()), ("status", pa.string()), ("started_at", _TIME), ("finished_at", _TIME),
+            ("runs", pa.int64()), ("removed", pa.int64()), ("bytes_freed", pa.int64()), ("error", pa.string()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def settings(engine: Engine) -> pa.Table:
+    rows = [
+        ("durability", engine.durability.name),
+        ("commit_number", str(engine.seq)),
+        ("store_bytes", str(engine.store.size_bytes())),
+        ("deduplicated_since_open", str(engine.deduplicated)),
+        ("write_queue_depth", str(engine.queue_depth)),
+    ]
+    return _table([("name", pa.string()), ("value", pa.string())], rows)
+
+
+SYSTEM_TABLES: dict[str, Callable[[Engine], pa.Table]] = {
+    "namespaces": namespaces,
+    "tables": tables,
+    "columns": columns,
+    "topics": topics,
+    "topic_sources": topic_sources,
+    "topic_offsets": topic_offsets,
+    "topic_groups": topic_groups,
+    "jobs": jobs,
+    "settings": settings,
+}

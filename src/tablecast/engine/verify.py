@@ -1,0 +1,277 @@
+"""Proves a database sound, or names what is not.
+
+Every stored thing is read and decoded, and what two places say about the same fact is compared:
+
+1. catalog      every record decodes; ids are below the next ids
+2. rows         each decodes, stands under its own key, and is not newer than the last commit
+3. log          batches are contiguous from the log's start to its end; offsets, commit numbers, times, ids and byte
+                positions grow as they must; every content hash is its payload's
+4. groups       each state decodes and lies within its partition's log
+5. expiry       every row with a TTL and every remembered key has the entry that will remove it
+6. coverage     the last write of each row is on every topic that asked for it, with the content that the row has; and
+                a topic that takes everything in full, folded, is its table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tablecast.codec import catalog as records
+from tablecast.codec import keys
+from tablecast.codec.catalog import CommitMark, LogStart, NextIds, decode_record
+from tablecast.codec.log import ID_STEP, LogBatch
+from tablecast.codec.rows import Row, row_stamp
+from tablecast.core.routing import content_hash
+from tablecast.engine.catalog import Catalog, Table
+from tablecast.engine.groups import group_states
+from tablecast.engine.idempotency import decode_remembered
+from tablecast.engine.recovery import load_catalog, load_logs
+from tablecast.engine.rows import is_live
+from tablecast.errors import TablecastError
+from tablecast.model.change import Op
+from tablecast.model.message import Message
+from tablecast.model.topic import PayloadMode, Route, Topic
+from tablecast.storage.base import Family, Reader
+
+MAX_PROBLEMS = 100
+
+Progress = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    problems: list[str] = field(default_factory=list)
+    tables: int = 0
+    rows: int = 0
+    topics: int = 0
+    messages: int = 0
+    groups: int = 0
+    folded: int = 0  # topics compared with their tables as a whole
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+
+class _Enough(Exception):
+    pass
+
+
+def verify(reader: Reader, now_ms: int, progress: Progress | None = None) -> VerifyReport:
+    """Checks everything `reader` holds. `progress(what, count)` is called now and then."""
+    verifier = _Verifier(reader, now_ms, progress or (lambda what, count: None))
+    try:
+        verifier.run()
+    except TablecastError as e:
+        verifier.report.problems.append(f"{e.code}: {e.message}")
+    except _Enough:
+        pass
+    return verifier.report
+
+
+class _Verifier:
+    def __init__(self, reader: Reader, now_ms: int, progress: Progress) -> None:
+        self._reader = reader
+        self._now_ms = now_ms
+        self._progress = progress
+        self.report = VerifyReport()
+
+    def run(self) -> None:
+        stored = self._reader.get(Family.META, records.COMMIT_KEY)
+        if stored is None:
+            self._bad("there is no commit record")
+            return
+        self._mark = decode_record(CommitMark, stored)
+        self._catalog: Catalog = load_catalog(self._reader)
+        self._logs = load_logs(self._reader, self._catalog)
+        self._check_ids()
+        for table in self._catalog.tables.values():
+            self._check_rows(table)
+        for topic in self._catalog.topics.values():
+            self._check_topic(topic)
+        self._check_keys()
+
+    def _bad(self, what: str) -> None:
+        self.report.problems.append(what)
+        if len(self.report.problems) >= MAX_PROBLEMS:
+            raise _Enough
+
+    def _check_ids(self) -> None:
+        stored = self._reader.get(Family.META, records.IDS_KEY)
+        ids = NextIds() if stored is None else decode_record(NextIds, stored)
+        if any(table_id >= ids.table for table_id in self._catalog.tables):
+            self._bad(f"a table's id is not below the next one, {ids.table}")
+        if any(topic_id >= ids.topic for topic_id in self._catalog.topics):
+            self._bad(f"a topic's id is not below the next one, {ids.topic}")
+        for topic in self._catalog.topics.values():
+            for route in topic.routes:
+                if route.table_id not in self._catalog.tables:
+                    self._bad(f"topic {topic.full_name} has a source whose table {route.table_id} does not exist")
+
+    # --- rows ---
+
+    def _check_rows(self, table: Table) -> None:
+        self.report.tables += 1
+        name = table.schema.full_name
+        for key, value, row in self._rows(table):
+            seq, ts_ms = row_stamp(value)
+            prefix = table.codec.prefix(table.codec.owner(key))
+            if table.codec.key_of_row(prefix, row) != key:
+                self._bad(f"a row of {name} stands under another key than its own: {key.hex()}")
+            if seq > self._mark.seq:
+                self._bad(f"a row of {name} is of commit {seq}, but the last commit is {self._mark.seq}")
+            if table.ttl_ms is not None:
+                entry = keys.expiry_key(ts_ms + table.ttl_ms, Family.ROWS, key)
+                if self._reader.get(Family.EXPIRY, entry) is None:
+                    self._bad(f"a row of {name} has a TTL but no expiry entry: {key.hex()}")
+            self.report.rows += 1
+            if self.report.rows % 10_000 == 0:
+                self._progress("rows", self.report.rows)
+
+    def _rows(self, table: Table) -> Iterator[tuple[bytes, bytes, Row]]:
+        prefix = keys.table_prefix(table.table_id)
+        for key, value in self._reader.scan(Family.ROWS, prefix, keys.after(prefix)):
+            yield key, value, table.codec.decode(value)
+
+    # --- topics ---
+
+    def _check_topic(self, topic: Topic) -> None:
+        self.report.topics += 1
+        said = _Said(self._catalog, topic)
+        complete = True
+        for partition in range(topic.partitions):
+            start = self._logs.at(topic.topic_id, partition).start
+            complete = complete and start.offset == 0
+            for batch in self._batches(topic, partition, start):
+                messages = batch.messages(topic.topic_id, partition)
+                self._check_messages(topic, messages)
+                said.take(messages)
+                self.report.messages += len(messages)
+                self._progress("messages", self.report.messages)
+        for group, partition, state in group_states(self._reader, topic.topic_id):
+            self.report.groups += 1
+            end = self._logs.at(topic.topic_id, partition).next_offset
+            if partition >= topic.partitions or state.next_offset > end:
+                self._bad(
+                    f"group {group!r} of {topic.full_name} is at offset {state.next_offset} of partition {partition}, "
+                    f"whose log ends at {end}"
+                )
+        if not topic.dedup_window_seconds:
+            for route in topic.routes:
+                self._check_coverage(topic, route, said, complete)
+
+    def _batches(self, topic: Topic, partition: int, start: LogStart) -> Iterator[LogBatch]:
+        where = f"{topic.full_name}, partition {partition}"
+        prefix = keys.log_prefix(topic.topic_id, partition)
+        offset, position, seq, ts_ms, last_id = start.offset, start.bytes_before, 0, 0, -1
+        for key, value in self._reader.scan(Family.LOG, prefix, keys.after(prefix)):
+            batch = LogBatch(value)
+            head = batch.head
+            if keys.log_offset(key) != head.first_offset or head.first_offset != offset:
+                self._bad(f"{where}: offset {offset} should follow, but a batch begins at {head.first_offset}")
+            if head.bytes_before != position:
+                self._bad(f"{where}: the batch at {offset} stands at byte {position}, its head says {head.bytes_before}")
+            if head.seq < seq or head.ts_ms < ts_ms or head.first_id <= last_id or head.seq > self._mark.seq:
+                self._bad(f"{where}: the batch at {offset} is older than the one before it, or newer than the last commit")
+            offset, position = head.end_offset, head.bytes_before + len(value)
+            seq, ts_ms, last_id = head.seq, head.ts_ms, head.first_id + (head.count - 1) * ID_STEP
+            yield batch
+        end = self._logs.at(topic.topic_id, partition).next_offset
+        if offset != end:
+            self._bad(f"{where}: the log ends at {offset}, its counter says {end}")
+
+    def _check_messages(self, topic: Topic, messages: list[Message]) -> None:
+        for message in messages:
+            if content_hash(message.op, message.payload) != message.content_hash:
+                self._bad(f"{topic.full_name}: the message at offset {message.offset} does not match its content hash")
+
+    def _check_coverage(self, topic: Topic, route: Route, said: _Said, complete: bool) -> None:
+        """Each row's last write is on the topic; a topic of everything is its table, and nothing else."""
+        table = self._catalog.tables[route.table_id]
+        if not {Op.INSERT, Op.UPDATE} <= set(route.ops) or not complete:
+            return
+        compiled = next(r for r in table.routes[Op.INSERT] if r.topic_id == topic.topic_id)
+        expected: set[tuple[str | None, bytes]] = set()
+        for key, value, row in self._rows(table):
+            seq, _ = row_stamp(value)
+            place = table.codec.owner(key), table.payload.message_key(row)
+            if not is_live(table, value, self._now_ms):
+                continue
+            expected.add(place)
+            if seq < route.from_seq or (seq == route.from_seq and not route.backfilled):
+                continue
+            if compiled.matches is not None and compiled.matches(row) is not True:
+                continue
+            self._check_row_said(topic, route, table, place, seq, row, said)
+        if route.filter is None and Op.DELETE in route.ops and table.ttl_ms is None:
+            self.report.folded += 1
+            extra = said.living(table.schema.full_name) - expected
+            if extra:
+                self._bad(f"{topic.full_name} tells of a row that {table.schema.full_name} does not have: {min(extra)!r}")
+
+    def _check_row_said(
+        self, topic: Topic, route: Route, table: Table, place: tuple[str | None, bytes], seq: int, row: Row, said: _Said
+    ) -> None:
+        found = said.last(table.schema.full_name, place)
+        what = f"{table.schema.full_name} {place[1].decode()}"
+        if found is None or found.seq < seq:
+            self._bad(f"the write of {what} in commit {seq} is not on {topic.full_name}")
+        elif found.seq == seq and route.payload is PayloadMode.FULL and not _same(found, table, row):
+            self._bad(f"the last message of {what} on {topic.full_name} (offset {found.offset}) differs from the row")
+
+    # --- remembered keys ---
+
+    def _check_keys(self) -> None:
+        for key, value in self._reader.scan(Family.KEYS):
+            if key[:1] == b"i":
+                expires = decode_remembered(value).expires_ms
+                if self._reader.get(Family.EXPIRY, keys.expiry_key(expires, Family.KEYS, key)) is None:
+                    self._bad(f"idempotency key {key[1:]!r} has no expiry entry")
+        for entry, _ in self._reader.scan(Family.EXPIRY):
+            keys.decode_expiry_key(entry)
+
+
+@dataclass(slots=True)
+class _Last:
+    offset: int
+    seq: int
+    op: Op
+    content_hash: int
+    payload: bytes | None  # kept only if the table was altered: older messages lack the newer columns
+
+
+class _Said:
+    """What a topic last said of each row."""
+
+    def __init__(self, catalog: Catalog, topic: Topic) -> None:
+        self._sources = {
+            catalog.tables[route.table_id].schema.full_name: catalog.tables[route.table_id].schema.version > 1
+            for route in topic.routes
+        }
+        self._last: dict[str, dict[tuple[str | None, bytes], _Last]] = {name: {} for name in self._sources}
+
+    def take(self, messages: list[Message]) -> None:
+        for m in messages:
+            last = self._last.get(m.source_table)
+            if last is not None:
+                altered = self._sources[m.source_table]
+                last[m.user_id, m.key] = _Last(m.offset, m.seq, m.op, m.content_hash, m.payload if altered else None)
+
+    def last(self, table: str, place: tuple[str | None, bytes]) -> _Last | None:
+        return self._last[table].get(place)
+
+    def living(self, table: str) -> set[tuple[str | None, bytes]]:
+        return {place for place, last in self._last[table].items() if last.op is not Op.DELETE}
+
+
+def _same(last: _Last, table: Table, row: Row) -> bool:
+    payload = table.payload.full(row)
+    if content_hash(last.op, payload) == last.content_hash:
+        return True
+    if last.payload is None:
+        return False
+    now, then = msgspec.json.decode(payload), msgspec.json.decode(last.payload)
+    return all(now.get(name) == value for name, value in then.items())

@@ -1,0 +1,331 @@
+"""One writer, group commit.
+
+Commands from any thread or task are queued and decided one after the other into a pending commit. Whenever no fsync is
+under way the pending commit is closed, written as one batch and handed to the syncing thread; while that waits for the
+disk the next commit is being decided. One fsync acknowledges every command of its commit.
+
+    callers ──queue (bounded)──▶ deciding thread ──one commit──▶ syncing thread ──▶ published, then acknowledged
+
+- A full queue makes the caller wait; `Overloaded` if it stays full.
+- Answers, errors included, are given only when the commit they were decided in is durable: an error may speak of a row
+  that is not durable yet.
+- Acknowledged threads are woken as a chain: each wakes the next when it runs. Waking all at once makes them fight for
+  the interpreter lock, which costs more than the commit (measured: 20 k/s against 28 k/s for 24 threads).
+- A failed write or fsync stops the writer for good. It is never retried: after a failed fsync the kernel may have
+  dropped the pages, and a second fsync would report success.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tablecast.core import failpoint
+from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.catalog import Catalog
+from tablecast.engine.commit import Command, Commit, LogState, PendingCommit
+from tablecast.engine.durability import Durability
+from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
+from tablecast.storage.base import Snapshot, Store
+
+QUEUE_COMMANDS = 4096  # commands waiting to be decided; beyond, callers wait
+QUEUE_WAIT_SECONDS = 30.0  # how long a caller waits for room before it is told to come back
+COMMIT_COMMANDS = 4096  # commands in one commit: bounds how long the first of them waits
+COMMIT_ROWS = 20_000  # likewise rows, which bounds the memory of a commit
+WORTH_WAKING_ROWS = 64  # queued work below this is left to gather while an fsync is under way
+
+
+class Ticket:
+    """A command on its way. `wait` returns its answer once it is durable."""
+
+    __slots__ = ("_callback", "_gate", "_next", "command", "error", "result")
+
+    def __init__(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> None:
+        self.command = command
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._callback = callback
+        self._next: Ticket | None = None
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    def wait(self) -> Any:
+        try:
+            self._gate.acquire()
+        except BaseException:  # KeyboardInterrupt: somebody must still pass the chain on
+            threading.Thread(target=self._pass_on, args=(True,), daemon=True).start()
+            raise
+        self._pass_on()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def _pass_on(self, acquire: bool = False) -> None:
+        if acquire:
+            self._gate.acquire()
+        if self._next is not None:
+            self._next._gate.release()
+
+
+def answer(tickets: list[Ticket]) -> None:
+    """Callbacks are called, waiting threads are woken as a chain."""
+    waiting: Ticket | None = None
+    first: Ticket | None = None
+    for ticket in tickets:
+        if ticket._callback is not None:
+            ticket._callback(ticket)
+        elif waiting is None:
+            first = waiting = ticket
+        else:
+            waiting._next = ticket
+            waiting = ticket
+    if first is not None:
+        first._gate.release()
+
+
+Published = Callable[[Commit, Snapshot], None]
+
+
+class Writer:
+    """Owns the write side: catalog, counters, ids, and the two threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        catalog: Catalog,
+        logs: LogState,
+        ids: SnowflakeIds,
+        seq: int,
+        ts_ms: int,
+        clock: Callable[[], int],
+        durability: Durability,
+        published: Published,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._logs = logs
+        self._ids = ids
+        self._seq = seq
+        self._ts_ms = ts_ms
+        self._clock = clock
+        self._durability = durability
+        self._published = published
+        self._queue: deque[Ticket] = deque()
+        self._queued_rows = 0
+        self._room = threading.Condition()
+        self._waiting_for_room = 0
+        self._bell = allocate_lock()  # released to wake the deciding thread
+        self._bell.acquire()
+        self._syncing = False
+        self._handed: deque[tuple[list[Ticket], Commit | None, Snapshot | None]] = deque()
+        self._handover = allocate_lock()
+        self._handover.acquire()
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._decider = threading.Thread(target=self._decide_forever, name="tablecast-decide", daemon=True)
+        self._syncer = threading.Thread(target=self._sync_forever, name="tablecast-sync", daemon=True)
+        self._decider.start()
+        self._syncer.start()
+
+    # --- callers ---
+
+    def submit(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> Ticket:
+        """Queues a command. Waits for room if the queue is full."""
+        if self._failure is not None or self._closing:
+            raise self._refusal()
+        if len(self._queue) >= QUEUE_COMMANDS:
+            self._wait_for_room()
+        ticket = Ticket(command, callback)
+        self._queue.append(ticket)
+        self._queued_rows += command.weight
+        # While an fsync is under way the deciding thread is woken by its end anyway; waking it earlier pays only if
+        # there is enough to decide.
+        if not self._syncing or self._queued_rows >= WORTH_WAKING_ROWS:
+            self._ring()
+        if self._failure is not None or self._closing:
+            self._ring()  # the deciding thread refuses what it finds, also what came late
+        return ticket
+
+    def execute(self, command: Command) -> Any:
+        return self.submit(command).wait()
+
+    @property
+    def queue_depth(self) -> int:
+        return len(self._queue)
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def _wait_for_room(self) -> None:
+        with self._room:
+            self._waiting_for_room += 1
+            try:
+                free = self._room.wait_for(
+                    lambda: len(self._queue) < QUEUE_COMMANDS or self._failure is not None or self._closing,
+                    QUEUE_WAIT_SECONDS,
+                )
+            finally:
+                self._waiting_for_room -= 1
+        if self._failure is not None or self._closing:
+            raise self._refusal()
+        if not free:
+            raise Overloaded(
+                f"the write queue ({QUEUE_COMMANDS} commands) stayed full for {QUEUE_WAIT_SECONDS:.0f} s; retry later",
+                queue=QUEUE_COMMANDS,
+            )
+
+    def _refusal(self) -> Exception:
+        if self._failure is not None:
+            return WritesStopped(
+                f"writes stopped after a storage failure ({self._failure}); what was acknowledged is safe. "
+                "Mend the cause and open the database again",
+                cause=str(self._failure),
+            )
+        return DatabaseClosed("the database is closed")
+
+    def _ring(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # already rung
+
+    # --- the deciding thread ---
+
+    def _decide_forever(self) -> None:
+        tickets: list[Ticket] = []
+        pending: PendingCommit | None = None
+        rows = 0
+        while True:
+            self._bell.acquire()
+            while self._failure is None:
+                while self._queue and len(tickets) < COMMIT_COMMANDS and rows < COMMIT_ROWS:
+                    alone = getattr(self._queue[0].command, "alone", False)
+                    if alone and tickets:
+                        break
+                    if pending is None:
+                        pending = self._open()
+                    ticket = self._queue.popleft()
+                    rows += COMMIT_ROWS if alone else ticket.command.weight
+                    self._decide(pending, ticket)
+                    tickets.append(ticket)
+                self._queued_rows = 0
+                if not tickets or self._syncing or pending is None:
+                    break
+                self._hand_over(tickets, pending)
+                tickets, pending, rows = [], None, 0
+                if self._waiting_for_room:
+                    with self._room:
+                        self._room.notify_all()
+            if self._failure is not None:
+                self._refuse_all(tickets)
+                tickets = []
+            if self._closing and not self._queue and not tickets:
+                return
+
+    def _open(self) -> PendingCommit:
+        self._seq += 1
+        self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
+        return PendingCommit(self._store, self._catalog, self._logs, self._seq, self._ts_ms)
+
+    def _decide(self, pending: PendingCommit, ticket: Ticket) -> None:
+        try:
+            decision = ticket.command.decide(pending)
+            pending.apply(decision)
+            ticket.result = decision.response
+        except Exception as e:
+            ticket.error = e
+
+    def _hand_over(self, tickets: list[Ticket], pending: PendingCommit) -> None:
+        if pending.empty:
+            self._seq -= 1  # nothing to commit: the number is not used
+            self._pass_to_syncer(tickets, None, None)
+            return
+        try:
+            batch, commit = pending.close(self._ids)
+            failpoint.hit("before_write")
+            self._store.write(batch)
+            failpoint.hit("after_write")
+        except BaseException as e:
+            self._fail(e)
+            self._refuse_all(tickets)
+            return
+        self._catalog = commit.catalog
+        self._pass_to_syncer(tickets, commit, self._store.snapshot())
+
+    def _pass_to_syncer(self, tickets: list[Ticket], commit: Commit | None, snapshot: Snapshot | None) -> None:
+        self._syncing = True
+        self._handed.append((tickets, commit, snapshot))
+        self._handover.release()
+
+    def _refuse_all(self, tickets: list[Ticket]) -> None:
+        refused = list(tickets)
+        while self._queue:
+            refused.append(self._queue.popleft())
+        for ticket in refused:
+            ticket.error = self._refusal()
+        answer(refused)
+        with self._room:
+            self._room.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    # --- the syncing thread ---
+
+    def _sync_forever(self) -> None:
+        while True:
+            self._handover.acquire()
+            if not self._handed:
+                return
+            tickets, commit, snapshot = self._handed.popleft()
+            try:
+                if commit is not None and snapshot is not None:
+                    self._make_durable()
+                    self._published(commit, snapshot)
+                failpoint.hit("before_ack")
+            except BaseException as e:
+                self._fail(e)
+                for ticket in tickets:
+                    ticket.error = self._refusal()
+            self._syncing = False
+            self._ring()
+            answer(tickets)
+
+    def _make_durable(self) -> None:
+        if self._durability.on_commit:
+            failpoint.hit("before_sync")
+            self._store.sync()
+            failpoint.hit("after_sync")
+
+    def sync(self) -> None:
+        """For durability by interval: what is written becomes durable now, or writes stop."""
+        try:
+            self._store.sync()
+        except Exception as e:
+            self._fail(e)
+            self._ring()
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Finishes what is queued, then stops both threads."""
+        self._closing = True
+        self._ring()
+        while self._decider.is_alive():
+            self._decider.join(0.05)
+            self._ring()
+        self._handover_end()
+
+    def _handover_end(self) -> None:
+        while self._syncer.is_alive():
+            try:
+                self._handover.release()
+            except RuntimeError:
+                pass
+            self._syncer.join(0.05)

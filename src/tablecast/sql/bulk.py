@@ -1,0 +1,136 @@
+"""Rows without SQL: many rows of one table as one statement, from Python values or Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tablecast.codec.rows import Row, unknown_column
+from tablecast.core.arrow_types import arrow_type
+from tablecast.engine.catalog import Table
+from tablecast.engine.rows import DeleteRows, Resolve, Written
+from tablecast.errors import InvalidRequest, TypeMismatch
+from tablecast.sql.context import Context, refuse_system
+from tablecast.sql.generated import StatementValues
+from tablecast.sql.plan_insert import write_result, write_rows
+from tablecast.sql.result import Result
+from tablecast.sql.rights import require_write, row_owner
+from tablecast.sql.statements import TableName
+
+MODES = ("insert", "upsert", "delete")
+
+
+def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Result:
+    if mode not in MODES:
+        raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
+    namespace, _, bare = name.rpartition(".")
+    refuse_system(TableName(namespace or None, bare), mode)
+    table = context.catalog.table(name if namespace else f"{context.namespace}.{bare}")
+    require_write(context.actor, table.schema)
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        columns, rows = tuple(rows.column_names), _arrow_rows(table, rows)
+    if mode == "delete":
+        return _delete(context, table, rows, columns)
+    made, named = _build(table, rows, columns, context.values())
+    resolve = _replace_named(table, named) if mode == "upsert" else None
+    return write_result(mode.upper(), write_rows(context, table, made, resolve, False), None)
+
+
+def _build(
+    table: Table, rows: Sequence[Any], columns: Sequence[str] | None, values: StatementValues
+) -> tuple[list[Row], list[tuple[str, ...]]]:
+    """Rows, and which columns each of them named."""
+    if not rows:
+        return [], []
+    if not isinstance(rows[0], Mapping):
+        named = table.schema.column_names if columns is None else tuple(columns)
+        build = table.codec.builder(named)
+        return [_built(build, row, values, named) for row in rows], [named] * len(rows)
+    if columns is not None:
+        raise InvalidRequest("columns goes with sequences; mappings name their columns themselves")
+    return _build_mappings(table, rows, values)
+
+
+def _build_mappings(
+    table: Table, rows: Sequence[Mapping[str, Any]], values: StatementValues
+) -> tuple[list[Row], list[tuple[str, ...]]]:
+    made: list[Row] = []
+    named: list[tuple[str, ...]] = []
+    columns: tuple[str, ...] = ()
+    first: Any = None
+    build: Any = None
+    pick: Any = None
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise InvalidRequest(f"rows are either all mappings or all sequences, not {type(row).__name__} among them")
+        if build is None or row.keys() != first:
+            columns, first = tuple(row), row.keys()
+            build = table.codec.builder(columns)
+            pick = itemgetter(*columns) if len(columns) > 1 else lambda row, columns=columns: [row[c] for c in columns]
+        made.append(build(pick(row), values))
+        named.append(columns)
+    return made, named
+
+
+def _built(build: Any, row: Any, values: StatementValues, named: tuple[str, ...]) -> Row:
+    try:
+        return build(row, values)
+    except (ValueError, TypeError):
+        if not isinstance(row, Sequence) or len(row) != len(named):
+            shown = len(row) if isinstance(row, Sequence) else type(row).__name__
+            raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
+        raise
+
+
+def _replace_named(table: Table, named: list[tuple[str, ...]]) -> Resolve:
+    """Upsert: the columns that the rows name are overwritten, others stay."""
+    indexes = {column: table.schema.index_of(column) for columns in set(named) for column in columns}
+    common = {i for i in indexes.values() if i is not None and i not in table.schema.key_indexes}
+
+    def resolve(existing: Row, proposed: Row) -> Row:
+        kept = list(msgspec.structs.astuple(existing))
+        for i, value in enumerate(msgspec.structs.astuple(proposed)):
+            if i in common:
+                kept[i] = value
+        return table.codec.struct(*kept)
+
+    return resolve
+
+
+def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequence[str] | None) -> Result:
+    schema = table.schema
+    owner = row_owner(context.actor, schema)
+    prefix, codec = table.codec.prefix(owner), table.codec
+    keys = []
+    for row in rows:
+        if not isinstance(row, Mapping):
+            row = dict(zip(columns or schema.primary_key, row, strict=True))
+        missing = [name for name in schema.primary_key if name not in row]
+        if missing:
+            raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")
+        keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
+    command = DeleteRows(schema.table_id, schema.version, owner, keys)
+    written: Written = context.write(command)
+    return write_result("DELETE", written, None)
+
+
+def _arrow_rows(table: Table, given: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Cast to the table's types at once, then plain tuples."""
+    columns = []
+    for name in given.column_names:
+        index = table.schema.index_of(name)
+        if index is None:
+            raise unknown_column(table.schema, name)
+        wanted = arrow_type(table.schema.columns[index].type)
+        try:
+            column = given.column(name)
+            columns.append((column if column.type == wanted else column.cast(wanted)).to_pylist())
+        except pa.ArrowInvalid as e:
+            raise TypeMismatch(f"column {name!r} cannot be cast from {given.column(name).type} to {wanted}: {e}") from e
+    return list(zip(*columns, strict=True)) if columns else []
+
+

@@ -1,0 +1,73 @@
+"""What running a statement needs: where to read, where to write, who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
+from tablecast.engine.commit import Command
+from tablecast.engine.engine import Engine
+from tablecast.engine.idempotency import Once
+from tablecast.engine.rows import RowCommand
+from tablecast.engine.transaction import Transaction
+from tablecast.errors import PermissionDenied
+from tablecast.model.schema import Actor
+from tablecast.model.topic import Topic
+from tablecast.sql.generated import StatementValues
+from tablecast.sql.query import QueryEngine
+from tablecast.sql.statements import TableName
+from tablecast.storage.base import Reader
+
+
+@dataclass(slots=True)
+class Context:
+    """One statement's surroundings. Reads see the transaction if there is one, else the last durable commit."""
+
+    engine: Engine
+    queries: QueryEngine
+    actor: Actor
+    namespace: str = DEFAULT_NAMESPACE
+    transaction: Transaction | None = None
+    once: tuple[str, bytes] | None = None  # idempotency key and the request's fingerprint
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.engine.catalog if self.transaction is None else self.transaction.catalog
+
+    @property
+    def reader(self) -> Reader:
+        return self.engine.snapshot if self.transaction is None else self.transaction
+
+    def values(self) -> StatementValues:
+        return StatementValues(self.engine.now_ms, self.engine.ids, self.actor.user_id)
+
+    def write(self, command: RowCommand) -> Any:
+        if self.transaction is not None:
+            return self.transaction.execute(command)
+        if self.once is not None:
+            return self.engine.execute(Once(*self.once, command, command.table_id))
+        return self.engine.execute(command)
+
+    def run(self, command: Command) -> Any:
+        return self.engine.execute(command)
+
+
+def full_name(name: TableName, namespace: str) -> str:
+    return f"{name.namespace or namespace}.{name.name}"
+
+
+def find_table(catalog: Catalog, name: TableName, namespace: str) -> Table:
+    return catalog.table(full_name(name, namespace))
+
+
+def find_topic(catalog: Catalog, name: TableName, namespace: str) -> Topic:
+    """By alias, or by name."""
+    if name.namespace is None and name.name in catalog.topic_ids:
+        return catalog.topic(name.name)
+    return catalog.topic(full_name(name, namespace))
+
+
+def refuse_system(name: TableName, what: str) -> None:
+    if name.namespace == SYSTEM_NAMESPACE:
+        raise PermissionDenied(f"{what} {name}: the system namespace belongs to tablecast", name=str(name))

@@ -1,0 +1,123 @@
+"""The embedded database: `tablecast.open(path)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.durability import Durability
+from tablecast.engine.engine import Engine, system_clock
+from tablecast.engine.jobs import INTERVAL_SECONDS
+from tablecast.engine.retention import Removed
+from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.sql.consumer import Consumer, Retry
+from tablecast.sql.query import QueryEngine
+from tablecast.sql.session import Session
+from tablecast.storage.base import Store
+from tablecast.storage.memory import MemoryStore
+from tablecast.storage.rocks import RocksStore
+
+MEMORY = ":memory:"
+
+
+class Database(Session):
+    """A session of the system account, and the owner of everything behind it. Safe for many threads.
+
+    Threads share one transaction if they BEGIN on the database itself: use `transaction()` or `session()` for that.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        durability: str = "fsync",
+        clock: Callable[[], int] = system_clock,
+        jobs_interval_seconds: float = INTERVAL_SECONDS,
+        query_memory_mb: int = 512,
+        query_timeout_seconds: float = 30.0,
+    ) -> None:
+        engine = Engine(
+            store,
+            durability=Durability.parse(durability),
+            clock=clock,
+            jobs_interval_seconds=jobs_interval_seconds,
+        )
+        super().__init__(engine, QueryEngine(memory_limit_mb=query_memory_mb, timeout_s=query_timeout_seconds))
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def session(self, user: str, role: Role | str = Role.USER, namespace: str = DEFAULT_NAMESPACE) -> Session:
+        """A session of another account: it sees and may do what that account's role allows."""
+        known = Role[role.upper()] if isinstance(role, str) else role
+        return Session(self._engine, self._queries, Actor(user, known), namespace)
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        name: str | None = None,
+        batch: int = 100,
+        visibility_seconds: float = 60.0,
+    ) -> Consumer:
+        """A member of a consumer group; `run(handler)` feeds it until it is stopped."""
+        return Consumer(self, topic, group, name=name, batch=batch, visibility_seconds=visibility_seconds)
+
+    def run_job(self, name: str) -> Removed:
+        """Runs a job now: retention, expiry or claims."""
+        return self._engine.jobs.run(name)
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """A consistent copy of everything acknowledged so far, at `path`, while reads and writes go on."""
+        self._engine.backup(os.fspath(path))
+
+    def close(self) -> None:
+        """Finishes queued writes and closes. Idempotent."""
+        self._engine.close()
+        self._queries.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: str = "fsync",
+    create: bool = True,
+    clock: Callable[[], int] = system_clock,
+    jobs_interval_seconds: float = INTERVAL_SECONDS,
+    query_memory_mb: int = 512,
+    query_timeout_seconds: float = 30.0,
+) -> Database:
+    """Opens the database at `path`, a directory, and makes it if there is none. ":memory:" keeps nothing.
+
+    `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none".
+    """
+    store: Store = MemoryStore() if path == MEMORY else RocksStore.open(Path(path), create=create)
+    try:
+        return Database(
+            store,
+            durability=durability,
+            clock=clock,
+            jobs_interval_seconds=jobs_interval_seconds,
+            query_memory_mb=query_memory_mb,
+            query_timeout_seconds=query_timeout_seconds,
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+__all__ = ["Database", "Retry", "open"]

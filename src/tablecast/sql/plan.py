@@ -1,0 +1,119 @@
+"""From a statement to something that runs: the one table of what each statement does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tablecast.engine.groups import Redrive, ResetGroup, Settle
+from tablecast.errors import InvalidRequest, TransactionState, UnsupportedSql
+from tablecast.model.schema import Role
+from tablecast.model.topic import Topic
+from tablecast.sql import statements as s
+from tablecast.sql.context import Context, find_topic
+from tablecast.sql.messages import messages_result
+from tablecast.sql.plan_change import plan_delete, plan_update
+from tablecast.sql.plan_ddl import DEFINITIONS
+from tablecast.sql.plan_insert import plan_insert
+from tablecast.sql.plan_select import SelectPlan
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, redrive, reset_group, settle
+from tablecast.sql.result import Result
+from tablecast.sql.rights import require
+
+
+class Plan(Protocol):
+    def run(self, context: Context, params: Sequence[Any]) -> Result: ...
+
+
+class _Call:
+    """A statement that is carried out by one function; nothing of it can be prepared."""
+
+    def __init__(self, statement: s.Statement, call: Callable[[Any, Context], Result]) -> None:
+        self._statement = statement
+        self._call = call
+
+    def run(self, context: Context, params: Sequence[Any]) -> Result:
+        return self._call(self._statement, context)
+
+
+def plan(statement: s.Statement, context: Context) -> Plan:
+    if isinstance(statement, s.Insert):
+        return plan_insert(statement, context)
+    if isinstance(statement, s.Update):
+        return plan_update(statement, context)
+    if isinstance(statement, s.Delete):
+        return plan_delete(statement, context)
+    if isinstance(statement, s.Select):
+        return SelectPlan(statement, context)
+    call = DEFINITIONS.get(type(statement)) or _TOPIC_CALLS.get(type(statement))
+    if call is None:
+        raise UnsupportedSql(f"{type(statement).__name__} needs the server")
+    return _Call(statement, call)
+
+
+# --- topics ----------------------------------------------------------------------------------------------------
+
+
+def _outside(context: Context, what: str) -> None:
+    if context.transaction is not None:
+        raise TransactionState(f"{what} is not possible inside a transaction: COMMIT or ROLLBACK first")
+
+
+def _topic(context: Context, name: s.TableName, what: str, needed: Role = Role.SERVICE) -> Topic:
+    _outside(context, what)
+    topic = find_topic(context.catalog, name, context.namespace)
+    require(context.actor, needed, f"{what} {topic.full_name}")
+    return topic
+
+
+def _consume(statement: s.Consume, context: Context) -> Result:
+    topic = _topic(context, statement.topic, "CONSUME FROM")
+    limit = DEFAULT_LIMIT if statement.limit is None else statement.limit
+    request = ConsumeRequest(statement.group, statement.start, statement.partition, limit)
+    return messages_result(consume(context.engine, topic, request).messages)
+
+
+def _partition(topic: Topic, partition: int | None) -> int:
+    if partition is None and topic.partitions > 1:
+        raise InvalidRequest(f"{topic.full_name} has {topic.partitions} partitions: say which with PARTITION p")
+    return partition or 0
+
+
+def _ack(statement: s.Ack, context: Context) -> Result:
+    topic = _topic(context, statement.topic, "ACK")
+    partition = _partition(topic, statement.partition)
+    command = Settle(topic.topic_id, statement.group, partition, statement.upto, list(statement.offsets))
+    return _moved("ACK", settle(context.engine, command))
+
+
+def _nack(statement: s.Nack, context: Context) -> Result:
+    topic = _topic(context, statement.topic, "NACK")
+    partition = _partition(topic, statement.partition)
+    offsets = list(statement.offsets)
+    return _moved("NACK", settle(context.engine, Settle(topic.topic_id, statement.group, partition, None, offsets, True)))
+
+
+def _moved(verb: str, acknowledged: int) -> Result:
+    return Result.of_write(0, f"{verb}: acknowledged up to {acknowledged}", None)
+
+
+def _redrive(statement: s.Redrive, context: Context) -> Result:
+    topic = _topic(context, statement.topic, "REDRIVE TOPIC", Role.DBA)
+    count = redrive(context.engine, Redrive(topic.topic_id, statement.offset))
+    return Result.of_write(count, f"REDRIVE {count}", None)
+
+
+def _reset(statement: s.ResetGroup, context: Context) -> Result:
+    topic = _topic(context, statement.topic, "RESET GROUP", Role.DBA)
+    moved = reset_group(context.engine, ResetGroup(topic.topic_id, statement.group, statement.partition, statement.to))
+    shown = ", ".join(f"partition {p} at {offset}" for p, offset in sorted(moved.items()))
+    return Result.of_write(len(moved), f"RESET GROUP: {shown}", None)
+
+
+_TOPIC_CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
+    s.Consume: _consume,
+    s.Ack: _ack,
+    s.Nack: _nack,
+    s.Redrive: _redrive,
+    s.ResetGroup: _reset,
+}

@@ -1,0 +1,200 @@
+"""Statements that define things or look at definitions, as functions (statement, context) -> Result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET
+
+from tablecast.engine import ddl
+from tablecast.engine.system import SYSTEM_TABLES
+from tablecast.errors import InvalidSchema, TablecastError, TransactionState, TypeMismatch, UnsupportedSql
+from tablecast.codec.rows import RowCodec
+from tablecast.core.expression import compile_filter
+from tablecast.model.schema import Role, TableSchema
+from tablecast.model.topic import Route, Topic
+from tablecast.sql import statements as s
+from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
+from tablecast.sql.result import Result
+from tablecast.sql.rights import require, require_read
+
+
+def _done(context: Context, command: Any, message: str, needed: Role = Role.DBA) -> Result:
+    if context.transaction is not None:
+        raise TransactionState("definitions cannot change inside a transaction: COMMIT or ROLLBACK first")
+    require(context.actor, needed, message)
+    answer = context.run(command)
+    count = answer if isinstance(answer, int) and not isinstance(answer, bool) else 0
+    return Result.of_write(count, message if answer is not False else f"{message}: nothing to do", None)
+
+
+def create_namespace(statement: s.CreateNamespace, context: Context) -> Result:
+    return _done(context, ddl.CreateNamespace(statement.name, statement.if_not_exists), "CREATE NAMESPACE")
+
+
+def drop_namespace(statement: s.DropNamespace, context: Context) -> Result:
+    if statement.cascade:
+        raise UnsupportedSql("DROP NAMESPACE … CASCADE is not supported: drop its tables and topics first")
+    return _done(context, ddl.DropNamespace(statement.name, statement.if_exists), "DROP NAMESPACE")
+
+
+def create_table(statement: s.CreateTable, context: Context) -> Result:
+    refuse_system(statement.table, "CREATE TABLE")
+    schema = TableSchema(
+        0,
+        statement.table.namespace or context.namespace,
+        statement.table.name,
+        statement.kind,
+        statement.columns,
+        statement.primary_key,
+        statement.checks,
+        statement.ttl_seconds,
+        statement.access_level,
+        statement.replicate,
+    )
+    _check_schema(schema)
+    return _done(context, ddl.CreateTable(schema, statement.if_not_exists), "CREATE TABLE")
+
+
+def _check_schema(schema: TableSchema) -> None:
+    """Defaults must fit their columns, and checks must be conditions on them."""
+    for check in schema.checks:
+        compile_filter(check, schema)
+    try:
+        RowCodec(schema)
+    except TypeMismatch as e:
+        raise InvalidSchema(f"a DEFAULT of {schema.full_name} does not fit: {e.message}", **e.details) from e
+    except TablecastError:
+        raise
+
+
+def drop_table(statement: s.DropTable, context: Context) -> Result:
+    refuse_system(statement.table, "DROP TABLE")
+    name = full_name(statement.table, context.namespace)
+    return _done(context, ddl.DropTable(name, statement.if_exists, statement.cascade), "DROP TABLE")
+
+
+def add_column(statement: s.AlterTableAddColumn, context: Context) -> Result:
+    refuse_system(statement.table, "ALTER TABLE")
+    if statement.checks:
+        raise UnsupportedSql("ALTER TABLE ADD COLUMN takes no CHECK: rows that exist were never checked")
+    name = full_name(statement.table, context.namespace)
+    schema = context.catalog.table(name).schema
+    trial = TableSchema(0, schema.namespace, schema.name, schema.kind, (statement.column,), ())
+    _check_schema(trial)
+    return _done(context, ddl.AddColumn(name, statement.column, statement.if_not_exists), "ALTER TABLE")
+
+
+# --- topics ----------------------------------------------------------------------------------------------------
+
+
+def _options(options: s.TopicOptions, context: Context) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("retention_seconds", "retention_max_bytes", "dedup_window_seconds", "max_deliveries", "dead_letter"):
+        value = getattr(options, name)
+        if value is not UNSET:
+            found[name] = full_name(value, context.namespace) if isinstance(value, s.TableName) else value
+    return found
+
+
+def create_topic(statement: s.CreateTopic, context: Context) -> Result:
+    refuse_system(statement.topic, "CREATE TOPIC")
+    topic = Topic(
+        0,
+        statement.topic.namespace or context.namespace,
+        statement.topic.name,
+        statement.partitions,
+        statement.alias,
+        **_options(statement.options, context),
+    )
+    return _done(context, ddl.CreateTopic(topic, statement.if_not_exists), "CREATE TOPIC")
+
+
+def add_source(statement: s.AddSource, context: Context) -> Result:
+    refuse_system(statement.table, "ADD SOURCE")
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    table = find_table(context.catalog, statement.table, context.namespace)
+    route = Route(0, statement.ops, statement.filter, statement.partition_by, statement.payload)
+    command = ddl.AddSource(topic.full_name, table.schema.full_name, route, statement.backfill)
+    return _done(context, command, "ADD SOURCE")
+
+
+def drop_source(statement: s.DropSource, context: Context) -> Result:
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    every = len(statement.ops) == len(s.Op)
+    name = full_name(statement.table, context.namespace)
+    command = ddl.DropSource(topic.full_name, name, None if every else statement.ops)
+    return _done(context, command, "DROP SOURCE")
+
+
+def set_topic(statement: s.SetTopic, context: Context) -> Result:
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    return _done(context, ddl.SetTopic(topic.full_name, _options(statement.options, context)), "ALTER TOPIC")
+
+
+def drop_topic(statement: s.DropTopic, context: Context) -> Result:
+    known = statement.topic.namespace is None and statement.topic.name in context.catalog.topic_ids
+    name = statement.topic.name if known else full_name(statement.topic, context.namespace)
+    return _done(context, ddl.DropTopic(name, statement.if_exists), "DROP TOPIC")
+
+
+def clear_topic(statement: s.ClearTopic, context: Context) -> Result:
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    return _done(context, ddl.ClearTopic(topic.full_name), "CLEAR TOPIC")
+
+
+# --- looking around --------------------------------------------------------------------------------------------
+
+
+def _shown(context: Context, name: str, column: str | None = None, value: Any = None) -> Result:
+    table = SYSTEM_TABLES[name](context.engine)
+    if column is not None:
+        table = table.filter([v == value for v in table.column(column).to_pylist()])
+    return Result.of_arrow(table)
+
+
+def show_namespaces(statement: s.ShowNamespaces, context: Context) -> Result:
+    return _shown(context, "namespaces")
+
+
+def show_tables(statement: s.ShowTables, context: Context) -> Result:
+    return _shown(context, "tables", None if statement.namespace is None else "namespace", statement.namespace)
+
+
+def show_topics(statement: s.ShowTopics, context: Context) -> Result:
+    return _shown(context, "topics", None if statement.namespace is None else "namespace", statement.namespace)
+
+
+def describe(statement: s.Describe, context: Context) -> Result:
+    schema = find_table(context.catalog, statement.table, context.namespace).schema
+    require_read(context.actor, schema)
+    table = SYSTEM_TABLES["columns"](context.engine)
+    names = zip(table.column("namespace").to_pylist(), table.column("table_name").to_pylist(), strict=True)
+    mine = table.filter([pair == (schema.namespace, schema.name) for pair in names])
+    return Result.of_arrow(mine.drop_columns(["namespace", "table_name"]))
+
+
+def describe_topic(statement: s.DescribeTopic, context: Context) -> Result:
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    return _shown(context, "topic_sources", "topic", topic.full_name)
+
+
+DEFINITIONS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
+    s.CreateNamespace: create_namespace,
+    s.DropNamespace: drop_namespace,
+    s.CreateTable: create_table,
+    s.DropTable: drop_table,
+    s.AlterTableAddColumn: add_column,
+    s.CreateTopic: create_topic,
+    s.AddSource: add_source,
+    s.DropSource: drop_source,
+    s.SetTopic: set_topic,
+    s.DropTopic: drop_topic,
+    s.ClearTopic: clear_topic,
+    s.ShowNamespaces: show_namespaces,
+    s.ShowTables: show_tables,
+    s.ShowTopics: show_topics,
+    s.Describe: describe,
+    s.DescribeTopic: describe_topic,
+}

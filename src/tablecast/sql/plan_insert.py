@@ -1,0 +1,251 @@
+"""INSERT, prepared: everything about the text and the table is worked out once, each execution only binds values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlglot import exp
+
+from tablecast.codec.rows import DEFAULT, BuildRow, Row, unknown_column
+from tablecast.core.expression import compile_expression
+from tablecast.engine.catalog import Table
+from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encode_rows
+from tablecast.errors import InvalidRequest, SqlSyntaxError, UnknownColumn
+from tablecast.model.schema import Column, TableSchema
+from tablecast.sql.context import Context, find_table, refuse_system
+from tablecast.sql.generated import StatementValues, generate, generator_name, lift_generated
+from tablecast.sql.parameters import parameter_type
+from tablecast.sql.plan_select import SelectPlan
+from tablecast.sql.result import Result
+from tablecast.sql.returning import Projection, plan_projection
+from tablecast.sql.rights import require_write, row_owner
+from tablecast.sql.statements import Insert, OnConflict, is_default
+
+Cells = Callable[[Sequence[Any], StatementValues, Context], Sequence[Sequence[Any]]]
+
+
+@dataclass(slots=True)
+class InsertPlan:
+    """`direct`: the one row's values are the parameters, in order."""
+
+    table: Table
+    build: BuildRow
+    width: int
+    direct: bool
+    cells: Cells
+    conflict: Callable[[Sequence[Any], StatementValues], Resolve] | None
+    projection: Projection | None
+
+    def run(self, context: Context, params: Sequence[Any]) -> Result:
+        schema = self.table.schema
+        require_write(context.actor, schema)
+        values = context.values()
+        given = (params,) if self.direct else self.cells(params, values, context)
+        build = self.build
+        try:
+            rows = [build(cells, values) for cells in given]
+        except ValueError:
+            self._explain_width(given)
+            raise
+        resolve = None if self.conflict is None else self.conflict(params, values)
+        written = write_rows(context, self.table, rows, resolve, self.projection is not None)
+        return write_result("INSERT", written, self.projection)
+
+    def _explain_width(self, given: Sequence[Sequence[Any]]) -> None:
+        for cells in given:
+            if len(cells) != self.width:
+                raise InvalidRequest(
+                    f"INSERT into {self.table.schema.full_name} takes {self.width} values a row, {len(cells)} given"
+                )
+
+
+def write_rows(
+    context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool
+) -> Written:
+    """Checks and encodes in the caller's thread, then lets the writer decide."""
+    if table.checks:
+        for row in rows:
+            check_row(table, row)
+    owner = row_owner(context.actor, table.schema)
+    prefix, key_of = table.codec.prefix(owner), table.codec.key_of_row
+    bodies = encode_rows(table, rows)
+    keys = [key_of(prefix, row) for row in rows]
+    schema = table.schema
+    command = InsertRows(schema.table_id, schema.version, owner, keys, rows, bodies, resolve, returning)
+    written: Written = context.write(command)
+    return written
+
+
+def write_result(verb: str, written: Written, projection: Projection | None, *, seq: bool = True) -> Result:
+    message = f"{verb} {written.count}"
+    if projection is None:
+        return Result.of_write(written.count, message, written.seq if seq else None)
+    rows = [projection.values(row) for row in written.rows]
+    return Result.of_rows(
+        projection.names, projection.types, rows, message=message, seq=written.seq, row_count=written.count
+    )
+
+
+def plan_insert(statement: Insert, context: Context) -> InsertPlan:
+    refuse_system(statement.table, "INSERT INTO")
+    table = find_table(context.catalog, statement.table, context.namespace)
+    columns = table.schema.column_names if statement.columns is None else statement.columns
+    build = table.codec.builder(columns)
+    direct = False
+    if statement.query is not None:
+        cells = _query_cells(statement, context)
+    else:
+        assert statement.rows is not None
+        for row in statement.rows:
+            if len(row) != len(columns):
+                raise SqlSyntaxError(
+                    f"INSERT into {table.schema.full_name} names {len(columns)} columns but a row has {len(row)} values"
+                )
+        direct = len(statement.rows) == 1 and _are_parameters_in_order(statement.rows[0])
+        cells = _value_cells(statement.rows, statement.parameters)
+    projection = None if statement.returning is None else plan_projection(table.schema, statement.returning)
+    conflict = None
+    if statement.on_conflict is not None:
+        conflict = plan_conflict(table, statement.on_conflict, statement.parameters)
+    return InsertPlan(table, build, len(columns), direct, cells, conflict, projection)
+
+
+def _are_parameters_in_order(row: Sequence[exp.Expr]) -> bool:
+    return all(isinstance(cell, exp.Placeholder) and cell.name == str(i + 1) for i, cell in enumerate(row))
+
+
+def _query_cells(statement: Insert, context: Context) -> Cells:
+    assert statement.query is not None
+    select = SelectPlan(statement.query, context.namespace)
+
+    def cells(params: Sequence[Any], values: StatementValues, running: Context) -> Sequence[Sequence[Any]]:
+        return select.run(running, params).stored_rows()
+
+    return cells
+
+
+# --- VALUES ----------------------------------------------------------------------------------------------------
+
+Cell = Callable[[Sequence[Any], StatementValues], Any]
+
+
+def _value_cells(rows: tuple[tuple[exp.Expr, ...], ...], parameters: int) -> Cells:
+    compiled = [[_cell(cell, parameters) for cell in row] for row in rows]
+
+    def cells(params: Sequence[Any], values: StatementValues, running: Context) -> Sequence[Sequence[Any]]:
+        return [[cell(params, values) for cell in row] for row in compiled]
+
+    return cells
+
+
+def _cell(tree: exp.Expr, parameters: int) -> Cell:
+    if isinstance(tree, exp.Placeholder):
+        at = int(tree.name) - 1
+        return lambda params, values: params[at]
+    if is_default(tree):
+        return lambda params, values: DEFAULT
+    name = generator_name(tree)
+    if name is not None:
+        return lambda params, values: getattr(values, name)()
+    return _computed(tree, parameters)
+
+
+_NO_COLUMNS = TableSchema(0, "", "VALUES", kind="SHARED", columns=(), primary_key=())  # type: ignore[arg-type]
+
+
+def _computed(tree: exp.Expr, parameters: int) -> Cell:
+    """An expression without columns. Constant ones are evaluated once."""
+    lifted, names = lift_generated(tree, parameters + 1)
+    try:
+        if not names and next(lifted.find_all(exp.Placeholder), None) is None:
+            value = compile_expression(lifted, _NO_COLUMNS).row(None)
+            return lambda params, values: value
+    except UnknownColumn as e:
+        raise UnknownColumn(f"VALUES holds {e.details.get('column', 'a column')!r}: a column has no value here") from e
+    cache: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def cell(params: Sequence[Any], values: StatementValues) -> Any:
+        bound = (*params, *generate(values, names))
+        types = tuple(parameter_type(value) for value in bound)
+        if types not in cache:
+            cache[types] = compile_expression(lifted, _NO_COLUMNS, param_types=types).row
+        return cache[types](None, bound)
+
+    return cell
+
+
+# --- ON CONFLICT -----------------------------------------------------------------------------------------------
+
+EXCLUDED = "_excluded_"
+
+
+def plan_conflict(
+    table: Table, conflict: OnConflict, parameters: int
+) -> Callable[[Sequence[Any], StatementValues], Resolve]:
+    """DO NOTHING or DO UPDATE as a function of the row that is there and the row that was to be inserted."""
+    schema = table.schema
+    if conflict.columns is not None and set(conflict.columns) != set(schema.primary_key):
+        raise InvalidRequest(
+            f"ON CONFLICT ({', '.join(conflict.columns)}): {schema.full_name} is unique only by its primary key "
+            f"({', '.join(schema.primary_key)})"
+        )
+    if not conflict.assignments:
+        return lambda params, values: lambda existing, proposed: None
+    pair_schema, pair = _pair(schema)
+    targets = []
+    for assignment in conflict.assignments:
+        index = schema.index_of(assignment.column)
+        if index is None:
+            raise unknown_column(schema, assignment.column)
+        if assignment.column in schema.primary_key:
+            raise InvalidRequest(f"ON CONFLICT DO UPDATE cannot set {assignment.column!r}: it is the key in conflict")
+        targets.append(index)
+    trees = [_pair_tree(assignment.value) for assignment in conflict.assignments]
+    condition = None if conflict.where is None else _pair_tree(conflict.where)
+    lifted = [lift_generated(tree, parameters + 1) for tree in (*trees, *([condition] if condition is not None else []))]
+
+    def bind(params: Sequence[Any], values: StatementValues) -> Resolve:
+        evaluators = []
+        for tree, names in lifted:
+            bound = (*params, *generate(values, names))
+            types = tuple(parameter_type(value) for value in bound)
+            evaluators.append((compile_expression(tree, pair_schema, param_types=types).row, bound))
+
+        def resolve(existing: Row, proposed: Row) -> Row | None:
+            both = pair(existing, proposed)
+            if condition is not None and evaluators[-1][0](both, evaluators[-1][1]) is not True:
+                return None
+            found = {
+                index: evaluate(both, bound) for index, (evaluate, bound) in zip(targets, evaluators, strict=False)
+            }
+            after = table.codec.replace(existing, found)
+            encode_rows(table, [after])
+            return after
+
+        return resolve
+
+    return bind
+
+
+def _pair(schema: TableSchema) -> tuple[TableSchema, Callable[[Row, Row], Any]]:
+    """The existing row and the proposed one side by side, the latter's columns under a reserved prefix."""
+    excluded = tuple(msgspec.structs.replace(column, name=EXCLUDED + column.name) for column in schema.columns)
+    columns: tuple[Column, ...] = (*schema.columns, *excluded)
+    struct_type = msgspec.defstruct("Pair", [(f"c{i}", Any) for i in range(len(columns))])
+    astuple = msgspec.structs.astuple
+    return (
+        msgspec.structs.replace(schema, columns=columns),
+        lambda existing, proposed: struct_type(*astuple(existing), *astuple(proposed)),
+    )
+
+
+def _pair_tree(tree: exp.Expr) -> exp.Expr:
+    def rename(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and node.table.lower() == "excluded":
+            return exp.column(EXCLUDED + node.name, quoted=True)
+        return node
+
+    return tree.copy().transform(rename)

@@ -1,0 +1,174 @@
+"""CONSUME, ACK and what else reads or moves along a topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tablecast.codec.log import MESSAGE_SCHEMA
+from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
+from tablecast.engine.groups import Redrive, ResetGroup, Settle
+from tablecast.errors import InvalidRequest
+from tablecast.model.message import Message
+from tablecast.model.position import EARLIEST, LATEST, Start
+from tablecast.model.topic import Topic
+
+DEFAULT_LIMIT = 100
+MAX_TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
+    `skipped` are ranges (partition, from, to) that retention took before the group read them."""
+
+    messages: list[Message]
+    next_offset: int | None
+    has_more: bool
+    skipped: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What one call of consume asks for. Without `start` a group begins at the earliest message, and a read without
+    group at the latest."""
+
+    group: str | None = None
+    start: Start | None = None
+    partition: int | None = None
+    limit: int = DEFAULT_LIMIT
+    timeout_seconds: float = 0.0
+    consumer: str | None = None
+    visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000
+    auto_offset_reset: bool = False
+
+    def check(self) -> None:
+        if not 1 <= self.limit <= MAX_CONSUME:
+            raise InvalidRequest(f"limit {self.limit}: consume gives 1 to {MAX_CONSUME} messages", limit=self.limit)
+        if not 0 <= self.timeout_seconds <= MAX_TIMEOUT_SECONDS:
+            raise InvalidRequest(f"timeout_seconds {self.timeout_seconds}: it is 0 to {MAX_TIMEOUT_SECONDS:.0f}")
+        if not 0.001 <= self.visibility_seconds <= 12 * 3600:
+            raise InvalidRequest(f"visibility_seconds {self.visibility_seconds}: it is 0.001 to 43,200")
+
+
+def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
+    """What is there, without waiting."""
+    if request.group is None:
+        return _read(engine, topic, request)
+    claim = engine.claim(
+        topic,
+        request.group,
+        limit=request.limit,
+        start=request.start or EARLIEST,
+        partition=request.partition,
+        consumer=request.consumer,
+        visibility_ms=round(request.visibility_seconds * 1000),
+        auto_offset_reset=request.auto_offset_reset,
+    )
+    if claim is None:
+        return Consumed([], None, False)
+    given = engine.execute(claim)
+    messages = engine.claimed_messages(topic, given)
+    skipped = tuple((part.partition, *part.skipped) for part in given if part.skipped)
+    next_offset = messages[-1].offset + 1 if messages and topic.partitions == 1 else None
+    return Consumed(messages, next_offset, len(messages) >= request.limit, skipped)
+
+
+def _read(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
+    start = request.start or LATEST
+    partitions = range(topic.partitions) if request.partition is None else [request.partition]
+    if request.partition is not None and not 0 <= request.partition < topic.partitions:
+        raise InvalidRequest(f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {request.partition}")
+    messages: list[Message] = []
+    next_offset, has_more = None, False
+    for partition in partitions:
+        offset = engine.resolve(topic, partition, start)
+        left = request.limit - len(messages)
+        found = engine.read(topic, partition, offset, left) if left else []
+        messages += found
+        after = found[-1].offset + 1 if found else offset
+        has_more = has_more or after < engine.log_range(topic.topic_id, partition)[1]
+        next_offset = after if len(partitions) == 1 else None
+    return Consumed(messages, next_offset, has_more)
+
+
+def consume(
+    engine: Engine, topic: Topic, request: ConsumeRequest, monotonic: Callable[[], float] = time.monotonic
+) -> Consumed:
+    """Waits, without polling, until there is something or the timeout is over."""
+    request.check()
+    found = consume_now(engine, topic, request)
+    if found.messages or found.skipped or not request.timeout_seconds:
+        return found
+    if request.start is not None and request.start.kind == "Latest" and request.group is None:
+        # What counts as latest is fixed now; otherwise a message that ends the wait would be over before it is read.
+        request = _pinned(engine, topic, request)
+    until = monotonic() + request.timeout_seconds
+    woken = threading.Event()
+    unsubscribe = engine.feed.subscribe(topic.topic_id, woken.set)
+    try:
+        while True:
+            found = consume_now(engine, topic, request)
+            left = until - monotonic()
+            if found.messages or found.skipped or left <= 0 or engine.closed:
+                return found
+            woken.wait(min(left, seconds_to_deadline(engine, topic, request)))
+            woken.clear()
+    finally:
+        unsubscribe()
+
+
+def _pinned(engine: Engine, topic: Topic, request: ConsumeRequest) -> ConsumeRequest:
+    """A wait for new messages of a whole topic, as a wait from this moment's time on."""
+    from dataclasses import replace
+
+    from tablecast.model.position import StartKind
+
+    if topic.partitions == 1 or request.partition is not None:
+        end = engine.log_range(topic.topic_id, request.partition or 0)[1]
+        return replace(request, start=Start(StartKind.OFFSET, end), partition=request.partition or 0)
+    return replace(request, start=Start(StartKind.TIMESTAMP, engine.now_ms()))
+
+
+def seconds_to_deadline(engine: Engine, topic: Topic, request: ConsumeRequest) -> float:
+    """When an open claim of the group runs out, a waiting reader may get its messages."""
+    if request.group is None:
+        return MAX_TIMEOUT_SECONDS
+    deadline = engine.next_deadline_ms(topic, request.group)
+    if deadline is None:
+        return MAX_TIMEOUT_SECONDS
+    return max(0.001, (deadline - engine.now_ms()) / 1000)
+
+
+def settle(engine: Engine, command: Settle) -> int:
+    acknowledged: int = engine.execute(command)
+    if command.nack:
+        engine.feed.wake([command.topic_id])
+    return acknowledged
+
+
+def reset_group(engine: Engine, command: ResetGroup) -> dict[int, int]:
+    moved: dict[int, int] = engine.execute(command)
+    engine.feed.wake([command.topic_id])
+    return moved
+
+
+def redrive(engine: Engine, command: Redrive) -> int:
+    count: int = engine.execute(command)
+    engine.feed.wake(list(engine.catalog.topics))
+    return count
+
+
+def read_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> pa.Table:
+    """A stateless read of any size, as Arrow."""
+    start = request.start or EARLIEST
+    partitions = range(topic.partitions) if request.partition is None else [request.partition]
+    batches = []
+    for partition in partitions:
+        offset = engine.resolve(topic, partition, start)
+        batches += engine.read_arrow(topic, partition, offset, engine.log_range(topic.topic_id, partition)[1])
+    return pa.Table.from_batches(batches, schema=MESSAGE_SCHEMA)

@@ -1,0 +1,330 @@
+"""A session: one actor's conversation with the database, one transaction at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
+from tablecast.engine.commit import StalePlan
+from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
+from tablecast.engine.groups import LetGo, Settle
+from tablecast.engine.idempotency import Once
+from tablecast.engine.rows import Written
+from tablecast.engine.transaction import Transaction
+from tablecast.errors import InvalidRequest, TransactionState
+from tablecast.model.position import Start
+from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.model.topic import Topic
+from tablecast.sql import statements as s
+from tablecast.sql.bulk import plan_rows
+from tablecast.sql.context import Context
+from tablecast.sql.parameters import check_count
+from tablecast.sql.parse import parse
+from tablecast.sql.plan import Plan, plan
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume, read_arrow, settle
+from tablecast.sql.query import QueryEngine
+from tablecast.sql.result import Result
+from tablecast.sql.rights import require
+
+PLANS_KEPT = 1024  # prepared statements per session, least recently used go first
+STALE_ATTEMPTS = 10
+
+
+class Session:
+    """The surface that users meet. Not for several threads at once inside one transaction."""
+
+    def __init__(
+        self, engine: Engine, queries: QueryEngine, actor: Actor = SYSTEM_ACTOR, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        self._engine = engine
+        self._queries = queries
+        self.actor = actor
+        self.namespace = namespace
+        self._transaction: Transaction | None = None
+        self._plans: OrderedDict[str, tuple[Catalog, list[tuple[s.Statement, Plan | None]]]] = OrderedDict()
+
+    # --- SQL ---
+
+    def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
+        """Runs one or several statements and returns the last one's result."""
+        return self.execute_all(sql, params, idempotency_key=idempotency_key)[-1]
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
+        """Runs a SELECT. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
+        result = self.execute_all(sql, params)[-1]
+        if not result.is_query:
+            raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
+        return result
+
+    def execute_all(
+        self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
+    ) -> list[Result]:
+        """Every statement's result. With an idempotency key they are one transaction, committed once."""
+        self._engine.check_open()
+        if idempotency_key is not None:
+            return self._execute_once(sql, params, idempotency_key)
+        for attempt in range(STALE_ATTEMPTS):
+            try:
+                return self._execute_planned(sql, params)
+            except StalePlan:
+                if attempt == STALE_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _execute_planned(self, sql: str, params: Sequence[Any]) -> list[Result]:
+        planned = self._planned(sql)
+        if len(planned) == 1:
+            statement, prepared = planned[0]
+            check_count(params, statement.parameters)
+            return [self._run(statement, prepared, params)]
+        check_count(params, sum(statement.parameters for statement, _ in planned))
+        results, at = [], 0
+        for statement, prepared in planned:
+            results.append(self._run(statement, prepared, params[at : at + statement.parameters]))
+            at += statement.parameters
+        return results
+
+    def _planned(self, sql: str) -> list[tuple[s.Statement, Plan | None]]:
+        """Statements with their plans; a plan holds for one version of the catalog."""
+        catalog = self._engine.catalog if self._transaction is None else self._transaction.catalog
+        found = self._plans.get(sql)
+        if found is not None and found[0] is catalog:
+            return found[1]
+        parsed = parse(sql)
+        # Statements behind one that defines something can only be planned when it has run.
+        planned: list[tuple[s.Statement, Plan | None]] = [(statement, None) for statement in parsed]
+        if len(parsed) == 1 and isinstance(parsed[0], s.Insert | s.Update | s.Delete | s.Select):
+            planned = [(parsed[0], plan(parsed[0], self._context()))]
+            self._plans[sql] = catalog, planned
+            if len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return planned
+
+    def _run(self, statement: s.Statement, prepared: Plan | None, params: Sequence[Any]) -> Result:
+        if isinstance(statement, s.Begin | s.Commit | s.Rollback):
+            return self._control(statement)
+        if isinstance(statement, s.ExecuteAs):
+            return self._execute_as(statement, params)
+        context = self._context()
+        return (prepared or plan(statement, context)).run(context, params)
+
+    def _context(self, once: tuple[str, bytes] | None = None) -> Context:
+        return Context(self._engine, self._queries, self.actor, self.namespace, self._transaction, once)
+
+    def _execute_as(self, statement: s.ExecuteAs, params: Sequence[Any]) -> Result:
+        require(self.actor, Role.SERVICE, "EXECUTE AS USER")
+        other = Session(self._engine, self._queries, Actor(statement.user, Role.USER), self.namespace)
+        other._transaction = self._transaction
+        results, at = [], 0
+        for inner in statement.statements:
+            if isinstance(inner, s.Begin | s.Commit | s.Rollback):
+                raise TransactionState("EXECUTE AS USER holds statements, not transaction control")
+            results.append(other._run(inner, None, params[at : at + inner.parameters]))
+            at += inner.parameters
+        return results[-1]
+
+    # --- transactions ---
+
+    def _control(self, statement: s.Statement) -> Result:
+        if isinstance(statement, s.Begin):
+            self.begin()
+            return Result.of_write(0, "BEGIN", None)
+        if isinstance(statement, s.Commit):
+            return self.commit()
+        self.rollback()
+        return Result.of_write(0, "ROLLBACK", None)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transaction is not None
+
+    def begin(self) -> None:
+        if self._transaction is not None:
+            raise TransactionState("there is a transaction already: COMMIT or ROLLBACK it first")
+        engine = self._engine
+        self._transaction = Transaction(engine.snapshot, engine.catalog, engine.seq, engine.now_ms())
+
+    def commit(self) -> Result:
+        """On a conflict the transaction is over and nothing of it happened."""
+        command = self._end("COMMIT").commit_command()
+        if command is None:
+            return Result.of_write(0, "COMMIT", None)
+        written: Written = self._engine.execute(command)
+        return Result.of_write(written.count, "COMMIT", written.seq)
+
+    def rollback(self) -> None:
+        self._end("ROLLBACK")
+
+    def _end(self, verb: str) -> Transaction:
+        if self._transaction is None:
+            raise TransactionState(f"{verb} without BEGIN: there is no transaction")
+        transaction, self._transaction = self._transaction, None
+        return transaction
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A transaction of its own session: committed at the end of the block, rolled back by an exception."""
+        own = Session(self._engine, self._queries, self.actor, self.namespace)
+        own.begin()
+        yield own
+        if own._transaction is not None:
+            own.commit()
+
+    def _execute_once(self, sql: str, params: Sequence[Any], key: str) -> list[Result]:
+        if self._transaction is not None:
+            raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
+        fingerprint = _fingerprint(sql, params, self.actor.user_id)
+        parsed = parse(sql)
+        if not all(isinstance(statement, s.Insert | s.Update | s.Delete | s.Select) for statement in parsed):
+            raise InvalidRequest("an idempotency key goes with INSERT, UPDATE, DELETE and SELECT only")
+        check_count(params, sum(statement.parameters for statement in parsed))
+        if len(parsed) == 1 and isinstance(parsed[0], s.Insert):
+            context = self._context((key, fingerprint))
+            return [plan(parsed[0], context).run(context, params)]
+        own = Session(self._engine, self._queries, self.actor, self.namespace)
+        own.begin()
+        results = own._execute_planned(sql, params)
+        command = own._end("COMMIT").commit_command()
+        if command is None:
+            return results
+        written: Written = self._engine.execute(Once(key, fingerprint, command))
+        return [result.with_seq(written.seq) for result in results]
+
+    # --- rows ---
+
+    def insert(
+        self,
+        table: str,
+        rows: Sequence[Mapping[str, Any]] | Sequence[Sequence[Any]] | pa.Table | pa.RecordBatch,
+        *,
+        columns: Sequence[str] | None = None,
+        mode: str = "insert",
+        idempotency_key: str | None = None,
+    ) -> Result:
+        """Writes many rows as one statement. `mode`: insert, upsert, or delete (by primary key).
+
+        Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
+        """
+        self._engine.check_open()
+        for attempt in range(STALE_ATTEMPTS):
+            once = None
+            if idempotency_key is not None:
+                once = idempotency_key, _fingerprint(f"{mode} {table}", [_plain(rows), columns], self.actor.user_id)
+            try:
+                return plan_rows(self._context(once), table, rows, columns, mode)
+            except StalePlan:
+                if attempt == STALE_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    # --- topics ---
+
+    def topic(self, name: str) -> Topic:
+        """A topic by name, `namespace.name`, or alias."""
+        catalog = self._engine.catalog
+        return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{self.namespace}.{name}")
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: Start | None = None,
+        partition: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        timeout_seconds: float = 0.0,
+        consumer: str | None = None,
+        visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
+        auto_offset_reset: bool = False,
+    ) -> Consumed:
+        """Reads messages; as a group it claims them until they are acknowledged.
+
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it.
+        """
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        request = ConsumeRequest(
+            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
+        )
+        return consume(self._engine, self.topic(topic), request)
+
+    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+        """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+
+    def ack(
+        self,
+        topic: str,
+        group: str,
+        upto_offset: int | None = None,
+        *,
+        partition: int = 0,
+        offsets: Sequence[int] = (),
+        consumer: str | None = None,
+    ) -> int:
+        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
+        return self._settle(topic, group, partition, upto_offset, offsets, consumer)
+
+    def nack(
+        self,
+        topic: str,
+        group: str,
+        offsets: Sequence[int],
+        *,
+        partition: int = 0,
+        reason: str = "nack",
+        consumer: str | None = None,
+    ) -> int:
+        """Gives messages back: they are delivered again, or become dead letters."""
+        return self._settle(topic, group, partition, None, offsets, consumer, reason)
+
+    def _settle(
+        self,
+        topic: str,
+        group: str,
+        partition: int,
+        upto: int | None,
+        offsets: Sequence[int],
+        consumer: str | None,
+        nack_reason: str | None = None,
+    ) -> int:
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        if (upto is None) == (not offsets):
+            raise InvalidRequest("give either upto_offset or offsets")
+        found = self.topic(topic)
+        command = Settle(
+            found.topic_id, group, partition, upto, list(offsets), nack_reason is not None, nack_reason or "", consumer
+        )
+        return settle(self._engine, command)
+
+    def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
+        """Renews a consumer's claims. Returns how many messages it still holds."""
+        held: int = self._engine.execute(
+            LetGo(self.topic(topic).topic_id, group, consumer, visibility_ms=round(visibility_seconds * 1000))
+        )
+        return held
+
+    def release(self, topic: str, group: str, consumer: str) -> int:
+        """Gives a consumer's unacknowledged messages back at once. Returns how many."""
+        return self._engine.release(self.topic(topic), group, consumer)
+
+
+def _plain(rows: Any) -> Any:
+    return rows.to_pylist() if isinstance(rows, pa.Table | pa.RecordBatch) else rows
+
+
+def _fingerprint(text: str, params: Any, user: str) -> bytes:
+    said = blake2b(digest_size=16)
+    said.update(f"{user}\x00{text}\x00".encode())
+    said.update(msgspec.msgpack.encode(params, enc_hook=repr))
+    return said.digest()

@@ -1,0 +1,494 @@
+"""The store on disk: RocksDB, one column family per `Family`, one write-ahead log (WAL) for all of them.
+
+**Writing.** `write` appends to the WAL (operating system's buffer) and the memtables; `sync` is
+`flush_wal(True)`, the fsync, which releases the GIL. A write with its own `sync=True` keeps the GIL for the
+whole fsync and is never used.
+
+**Recovery never loses acknowledged data in silence.** What RocksDB's modes do when the WAL is damaged
+(measured):
+
+    damage                             absolute   tolerate-tail   point-in-time   skip-any
+    tail cut inside a record           refuses    opens           opens           opens
+    flipped bit in the middle          refuses    refuses         opens, cut!     opens, holes!
+    flipped bit in the last record     refuses    refuses         opens, cut!     opens, cut!
+    flipped length in the last 32 KiB  refuses    opens, cut!     opens, cut!     opens, cut!
+    cut between records, or WAL gone   opens      opens           opens           opens
+
+So we open with *absolute* consistency. If that refuses, the tail may have been torn by a power cut, which is
+harmless if it was never acknowledged: a read-only look with *tolerate-tail* tells how far the log reaches,
+the watermark (`home.py`) how far it must. Only when it reaches far enough is the store opened that way. The
+watermark also catches the two lower lines, which that mode cannot judge. What is left: a watermark that was
+itself not yet on disk when the machine, not just the process, died. A last record that is whole but fails its
+checksum is refused: it may have been acknowledged.
+
+**Tuning.** For a server beside other work, not for a machine of its own.
+
+- WAL of 12 MiB: replaying it is most of opening after a crash. Killed and opened again with 10 thousand and
+  with 1 million messages (5 and 500 MB), the second takes less than twice as long as the first; with 32 MiB
+  it took 4.7 times as long, for 3 % fewer bytes written.
+- Memory is bounded: 64 MiB block cache for all families, indexes and filters inside it; 32 MiB of memtables
+  in all; 512 open files.
+- Ten bloom bits per key, and a bloom filter over the memtables, because an insert first asks for a key that
+  is mostly not there. 16 KiB blocks; LZ4, and ZSTD at the bottom where most bytes rest.
+- LOG is tuned like the others. Its values are large, appended in key order and removed by range: leveled
+  compaction moves such files without rewriting them. Blob files and universal compaction wrote no fewer bytes
+  (819, 821, leveled 804 MB for a million messages), and blob files gave space back later after a range was
+  removed.
+- RocksDB's own text logs: 3 files of 1 MiB at most. A MANIFEST is rewritten at 16 MiB. WAL files are not
+  recycled: old content in them could not be told from damage.
+
+**Reading** goes through native iterators (`RdictIter`), one per scan, and for a snapshot one per family, made
+with it and shared by its scans. Four traits of rocksdict 0.3.29 make it so: iterators made from a native
+snapshot ignore it (only its `[]` is right); `items()` ends at a corrupt block as if the data ended there,
+while an `RdictIter` can be asked for its status; the lower bound of ReadOptions sets the upper one; and
+bounds point into bytes that may be freed.
+
+**Closing.** An iterator, a snapshot or a column-family handle keeps RocksDB open, and locked. `close`
+therefore empties the tables through which every call goes (`PerFamily`) and takes every iterator and snapshot
+away from its owner; what is called afterwards raises `DatabaseClosed`. No native object is freed under a
+running call: rocksdict keeps the GIL in all of them but `flush_wal`, and that one is under our `_syncing`
+lock.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, Self
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    ColumnFamily,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from tablecast.errors import BackupError, CorruptData, DatabaseLocked, TablecastError
+from tablecast.storage.base import Batch, Family, StorageFailure
+from tablecast.storage.home import PARTIAL, Home, Watermark, sync_directory, sync_tree
+from tablecast.storage.view import PerFamily, Row, Scan, View, closed_error, explained
+
+_MIB = 1 << 20
+_WAL_BYTES = 12 * _MIB
+_MEMTABLES_BYTES = 32 * _MIB
+_BLOCK_CACHE_BYTES = 64 * _MIB
+_OPEN_FILES = 512
+_BLOOM_BITS_PER_KEY = 10
+_MEMTABLE_BLOOM_SHARE = 0.02
+
+# How many entries a scan fetches at once, at most. A value of LOG is itself a batch of messages, hundreds of
+# kilobytes.
+_AHEAD = {family: 1 if family is Family.LOG else 64 for family in Family}
+
+_NO_SUCH_KEY = "key not found"  # all that tells a missing key from trouble when a native snapshot is read
+
+_SIZE_PROPERTIES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+def _family_options(cache: Cache) -> Options:
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    blocks.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
+    blocks.set_block_size(16 * 1024)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_BLOOM_SHARE)
+    options.set_memtable_whole_key_filtering(True)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_write_buffer_size(_WAL_BYTES)
+    options.set_max_write_buffer_number(4)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_target_file_size_base(32 * _MIB)
+    options.set_max_bytes_for_level_base(128 * _MIB)
+    return options
+
+
+def _options(cache: Cache, mode: DBRecoveryMode, *, create: bool) -> Options:
+    options = _family_options(cache)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(mode)
+    options.set_recycle_log_file_num(0)
+    options.set_max_total_wal_size(_WAL_BYTES)
+    options.set_db_write_buffer_size(_MEMTABLES_BYTES)
+    options.set_max_open_files(_OPEN_FILES)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(
+        _MIB
+    )  # background files reach the disk steadily, not in a burst ahead of a WAL fsync
+    options.set_max_manifest_file_size(16 * _MIB)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_keep_log_file_num(3)
+    options.set_max_log_file_size(_MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+# --- opening ------------------------------------------------------------------------------------------------
+
+
+def _open_native(path: Path, mode: DBRecoveryMode, *, create: bool = False, read_only: bool = False) -> Rdict:
+    cache = Cache(_BLOCK_CACHE_BYTES)
+    families = {family.value: _family_options(cache) for family in Family}
+    access = AccessType.read_only(error_if_log_file_exist=False) if read_only else AccessType.read_write()
+    return Rdict(str(path), _options(cache, mode, create=create), families, access)
+
+
+def _create(home: Home) -> Rdict:
+    """Makes the store; the marker says that it is complete only when it is."""
+    try:
+        native = _open_native(home.store, DBRecoveryMode.absolute_consistency(), create=True)
+    except Exception as error:
+        refusal = _refusal(error, home.path)
+        if not isinstance(refusal, DatabaseLocked):  # then another process is just creating it
+            home.abandon()
+        raise refusal from error
+    try:
+        Watermark.write(home.path, 0)
+        home.finish()
+    except OSError as error:
+        native.close()
+        home.abandon()
+        raise _refusal(error, home.path) from error
+    return native
+
+
+def _open(home: Home) -> Rdict:
+    acknowledged = Watermark.read(home.path)
+    try:
+        return _recover(home.store, acknowledged)
+    except TablecastError:
+        raise
+    except Exception as error:
+        raise _refusal(error, home.path) from error
+
+
+def _recover(path: Path, acknowledged: int) -> Rdict:
+    """Opens what is there; see "Recovery" above."""
+    try:
+        native = _open_native(path, DBRecoveryMode.absolute_consistency())
+    except Exception as error:
+        if not str(error).startswith("Corruption"):
+            raise
+        _require_harmless_tail(path, acknowledged, error)
+        native = _open_native(path, DBRecoveryMode.tolerate_corrupted_tail_records())
+    _require_acknowledged(path, native, acknowledged)
+    return native
+
+
+def _require_harmless_tail(path: Path, acknowledged: int, error: Exception) -> None:
+    try:
+        look = _open_native(path, DBRecoveryMode.tolerate_corrupted_tail_records(), read_only=True)
+    except Exception:
+        raise error from None  # more than the tail is damaged: the first report stands
+    _require_acknowledged(path, look, acknowledged)
+    look.close()
+
+
+def _require_acknowledged(path: Path, native: Rdict, acknowledged: int) -> None:
+    reached = native.latest_sequence_number()
+    if reached < acknowledged:
+        native.close()
+        raise CorruptData(
+            f"{path} ends at sequence {reached}, but {acknowledged} was acknowledged as durable: its "
+            f"write-ahead log was cut short; restore a backup",
+            path=str(path),
+            reached=reached,
+            acknowledged=acknowledged,
+        )
+
+
+def _refusal(error: Exception, path: Path) -> Exception:
+    """Why RocksDB did not open, in our words."""
+    text = str(error)
+    if "lock hold by current process" in text:
+        return DatabaseLocked(f"{path} is already open in this process; close it first", path=str(path))
+    if "While lock file" in text:
+        return DatabaseLocked(f"{path} is open in another process; only one may have it open", path=str(path))
+    if text.startswith("IO error") or isinstance(error, OSError):
+        return StorageFailure(f"{path} cannot be opened: {text}", path=str(path))
+    return CorruptData(f"{path} cannot be opened: {text}", path=str(path))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+class RocksSnapshot:
+    """Every family at one moment; why getting and scanning differ is told in "Reading" above."""
+
+    def __init__(
+        self, path: Path, gets: Mapping[Family, Callable[[bytes], bytes]], views: Mapping[Family, View]
+    ) -> None:
+        self._path = path
+        self._gets = PerFamily(path, gets)
+        self._views = PerFamily(path, views)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        try:
+            return self._gets[family](key)
+        except TablecastError:
+            raise
+        except Exception as error:
+            if error.args[0] == _NO_SUCH_KEY:
+                return None
+            raise explained(error, self._path, not self._gets) from error
+
+    def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(family, key) for key in keys]
+
+    def scan(
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
+    ) -> Iterator[Row]:
+        return Scan(self._views[family], start, end, reverse, floor).rows(_AHEAD[family])
+
+    def drop(self) -> None:
+        self._gets.clear()
+        self._views.clear()
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+class RocksBatch:
+    """Operations go straight into the native batch: collecting them first costs a third more per row."""
+
+    __slots__ = ("_handles", "_put", "native")
+
+    def __init__(self, handles: PerFamily[ColumnFamily]) -> None:
+        self._handles = handles
+        self.native: WriteBatch | None = WriteBatch(raw_mode=True)
+        self._put: Callable[[bytes, bytes, ColumnFamily], None] = self.native.put
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        self._put(key, value, self._handles[family])
+
+    def delete(self, family: Family, key: bytes) -> None:
+        self._unwritten().delete(key, self._handles[family])
+
+    def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
+        if (
+            start < end
+        ):  # RocksDB takes an inverted range into its log, fails to apply it, and then fails for good
+            self._unwritten().delete_range(start, end, self._handles[family])
+
+    def __len__(self) -> int:
+        return len(self._unwritten())
+
+    def consume(self) -> WriteBatch:
+        native, self.native = self._unwritten(), None
+        self._put = _already_written
+        return native
+
+    def _unwritten(self) -> WriteBatch:
+        if self.native is None:
+            _already_written()
+        return self.native
+
+
+def _already_written(*operation: object) -> NoReturn:
+    raise ValueError("this batch was written; a batch is written once")
+
+
+# --- the store ----------------------------------------------------------------------------------------------
+
+
+class RocksStore:
+    """See `tablecast.storage.base.Store` for the contract."""
+
+    def __init__(self, path: Path, root: Rdict, watermark: Watermark) -> None:
+        self._path = path
+        self._root = root
+        self._watermark = watermark
+        self._families = PerFamily(path, {f: root.get_column_family(f.value) for f in Family})
+        self._gets = PerFamily(path, {f: native.get for f, native in self._families.items()})
+        self._handles = PerFamily(path, {f: root.get_column_family_handle(f.value) for f in Family})
+        self._readers: weakref.WeakSet[View | RocksSnapshot] = weakref.WeakSet()
+        self._failure: StorageFailure | None = None
+        self._writing = threading.Lock()  # short: a write, or the making of a view or snapshot between writes
+        self._syncing = threading.Lock()  # long: a sync or checkpoint, which close must not overtake
+
+    @classmethod
+    def open(cls, path: str, *, create: bool = True) -> Self:
+        """Opens the database at `path`, or makes one where there is nothing yet.
+
+        Raises NotADatabase, DatabaseLocked, FormatTooNew, CorruptData or StorageFailure; what was at `path`
+        is then as it was before.
+        """
+        home = Home(path)
+        root = _create(home) if home.settle(create=create) else _open(home)
+        return cls(home.path, root, Watermark(home.path))
+
+    # reading
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        try:
+            return self._gets[family](key)
+        except TablecastError:
+            raise
+        except Exception as error:
+            raise explained(error, self._path, not self._gets) from error
+
+    def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        get = self._gets[family]
+        try:
+            return [get(key) for key in keys]
+        except Exception as error:
+            raise explained(error, self._path, not self._gets) from error
+
+    def scan(
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
+    ) -> Iterator[Row]:
+        with self._writing:
+            view = self._view(family)
+        return Scan(view, start, end, reverse, floor).rows(_AHEAD[family])
+
+    def snapshot(self) -> RocksSnapshot:
+        # One native snapshot and one iterator per family: that no write comes between makes them one moment.
+        with self._writing:
+            views = {family: self._view(family) for family in Family}
+            gets = {family: native.snapshot().__getitem__ for family, native in self._families.items()}
+            snapshot = RocksSnapshot(self._path, gets, views)
+            self._readers.add(snapshot)
+        return snapshot
+
+    def _view(self, family: Family) -> View:
+        view = View(self._path, self._families[family].iter())
+        self._readers.add(view)
+        return view
+
+    def size_bytes(self) -> int:
+        self._require_open()
+        return sum(
+            native.property_int_value(name) or 0
+            for native in self._families.values()
+            for name in _SIZE_PROPERTIES
+        )
+
+    # writing
+
+    def batch(self) -> RocksBatch:
+        self._require_open()
+        return RocksBatch(self._handles)
+
+    def write(self, batch: Batch) -> None:
+        if not isinstance(batch, RocksBatch):
+            raise TypeError(f"a batch made by this store is needed, not {type(batch).__name__}")
+        with self._writing:
+            self._require_writable()
+            native = batch.consume()
+            try:
+                self._root.write(native)
+            except Exception as error:
+                raise self._stop("write", error) from error
+
+    def sync(self) -> None:
+        with self._syncing:
+            self._require_writable()
+            try:
+                written = self._root.latest_sequence_number()
+                self._root.flush_wal(True)
+                self._watermark.advance(written)
+            except Exception as error:
+                raise self._stop("sync", error) from error
+
+    def checkpoint(self, path: str) -> None:
+        target = Path(path)
+        partial = target.with_name(target.name + PARTIAL)
+        for taken in (target, partial):
+            if taken.exists():
+                raise BackupError(f"{taken} exists already; a backup needs a free place", path=str(taken))
+        self.sync()
+        with self._syncing:
+            self._require_writable()
+            try:
+                self._copy_to(partial)
+                partial.rename(target)
+                sync_directory(target.parent)
+            except Exception as error:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise BackupError(f"the backup to {target} failed: {error}", path=str(target)) from error
+
+    def _copy_to(self, directory: Path) -> None:
+        """The marker comes last: what has none is not opened."""
+        directory.mkdir(parents=True)
+        for native in self._families.values():
+            native.flush()  # without the GIL, so that little is left for the checkpoint, which keeps it
+        home = Home(directory)
+        reached = self._root.latest_sequence_number()
+        Checkpoint(self._root).create_checkpoint(str(home.store))
+        Watermark.write(directory, reached)
+        sync_tree(directory)
+        home.finish()
+
+    # closing
+
+    def close(self) -> None:
+        with self._syncing, self._writing:
+            if not self._families:
+                return
+            natives = [*self._families.values(), self._root]
+            for table in (self._families, self._gets, self._handles):
+                table.clear()
+            for reader in list(self._readers):
+                reader.drop()
+            self._close_all(natives)
+
+    def _close_all(self, natives: list[Rdict]) -> None:
+        """Each flushes what it holds; the last one ends RocksDB and waits for its threads."""
+        troubles: list[Exception] = []
+        written = self._root.latest_sequence_number()
+        for native in natives:
+            try:
+                native.close()
+            except Exception as error:
+                troubles.append(error)
+        if not troubles:
+            self._watermark.advance(written)
+        self._watermark.close()
+        if troubles and self._failure is None:
+            raise StorageFailure(
+                f"closing {self._path} failed: {troubles[0]}", path=str(self._path)
+            ) from troubles[0]
+
+    def _require_open(self) -> None:
+        if not self._families:
+            raise closed_error(self._path)
+
+    def _require_writable(self) -> None:
+        self._require_open()
+        if self._failure is not None:
+            message = f"{self._path} takes no more writes until it is opened again: {self._failure}"
+            raise StorageFailure(message, path=str(self._path)) from self._failure
+
+    def _stop(self, call: str, error: Exception) -> StorageFailure:
+        self._failure = StorageFailure(f"a {call} to {self._path} failed: {error}", path=str(self._path))
+        return self._failure
