@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -456,7 +457,7 @@ def test_a_failed_backup_leaves_nothing_and_the_store_goes_on(
 # --- no space -----------------------------------------------------------------------------------------------
 
 FILL = """
-import resource, sys
+import random, resource, sys
 from tablecast.storage.base import Family, StorageFailure
 from tablecast.storage.rocks import RocksStore
 store = RocksStore.open(sys.argv[1])
@@ -467,7 +468,7 @@ acknowledged = 0
 try:
     while acknowledged < 1000:
         batch = store.batch()
-        batch.put(Family.ROWS, b"%04d" % acknowledged, bytes([acknowledged % 256]) * 300_000)
+        batch.put(Family.ROWS, b"%04d" % acknowledged, random.Random(acknowledged).randbytes(300_000))
         store.write(batch)
         store.sync()
         acknowledged += 1
@@ -480,7 +481,7 @@ for again in (store.sync, lambda: store.write(store.batch())):
         print("written after a failure")
     except StorageFailure as failure:
         assert "until it is opened again" in str(failure), failure
-assert store.get(Family.ROWS, b"0000") == bytes(300_000)
+assert store.get(Family.ROWS, b"0000") == random.Random(0).randbytes(300_000)
 store.close()
 """
 
@@ -510,7 +511,7 @@ def test_a_full_disk_stops_writes_and_loses_nothing_acknowledged(
     shutil.copytree(disk / "db", tmp_path / "rescued")
     found = contents(tmp_path / "rescued")
     assert len(found) >= int(acknowledged) > 0
-    assert all(found[b"%04d" % n] == bytes([n % 256]) * 300_000 for n in range(int(acknowledged)))
+    assert all(found[b"%04d" % n] == random.Random(n).randbytes(300_000) for n in range(int(acknowledged)))
 
 
 def test_a_file_size_limit_stops_writes_too(tmp_path: Path) -> None:

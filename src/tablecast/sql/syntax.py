@@ -29,9 +29,9 @@ MAX_TREE_DEPTH = 100
 MAX_PARAMETERS = 65_535
 MAX_SUBSCRIPTS = 1_000  # sqlglot simplifies each `x[1]` on its own, at 0.3 ms a piece
 
-# Ordinary statements need less than two nodes per token; a backtracking parser needs a multiple of that.
-_NODES_PER_TOKEN = 6
-_NODES_AT_LEAST = 2_000
+# Ordinary statements need half a node per token; a parser lost in backtracking needs a multiple of that.
+_NODES_PER_TOKEN = 2
+_NODES_AT_LEAST = 500
 _CHAIN_LENGTH = 16  # a longer chain of ANDs or ORs is balanced
 
 _SUBSCRIPTED = CLOSING | {TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING}

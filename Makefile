@@ -1,0 +1,49 @@
+# tablecast: `make help` lists what can be done. Every target makes its own environment in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs crash lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tablecast needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making the environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+demo: $(READY) ## run the main job end to end and print what happened
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## run all tests
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+
+check: $(READY) ## style, types and layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(READY) ## measure side by side with peers and limits, print ratios
+	@$(BIN)/python -m bench $(ARGS)
+
+crash: $(READY) ## kill the database 1,000 times and check it each time
+	@$(BIN)/python tests/crash/loop.py --kills 1000
+
+docs: $(READY) ## check that every link and code block of the docs holds
+	@$(BIN)/python -m pytest -q tests/docs
+
+lock: $(READY) ## resolve the dependencies again (needs `pip install uv` in .venv)
+	@$(BIN)/python -m uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header -o requirements.lock
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
