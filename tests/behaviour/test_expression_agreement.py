@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from tablecast.core.arrow_types import arrow_schema, arrow_type
 from tablecast.core.expression import Expression, compile_expression
 from tablecast.core.expression.casing import lower, upper
-from tablecast.core.expression.tree import And, Or, walk
+from tablecast.core.expression.tree import And, Call, ColumnRef, Const, Node, Or, walk
 from tablecast.errors import ExpressionError, InvalidRequest
 from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
 
@@ -450,8 +450,17 @@ def compiled(sql: str) -> Expression:
         reject()
 
 
+def may_spare(node: Node) -> bool:
+    """DuckDB skips later arguments when an earlier one is NULL for the whole vector: errors in them depend on the data."""
+    if not isinstance(node, Call):
+        return False
+    certain = [isinstance(arg, ColumnRef) or (isinstance(arg, Const) and arg.value is not None) for arg in node.args]
+    return any(not done and not all(certain[i + 1 :]) for i, done in enumerate(certain))
+
+
 def check(expression: Expression, data: list[tuple[Any, ...]], plain: Reference, optimized: Reference) -> None:
     ordered = not any(isinstance(node, And | Or) for node in walk(expression.tree))
+    sparing = any(may_spare(node) for node in walk(expression.tree))
     rows_say, batch_says = by_row(expression, data), by_batch(expression, data)
     assert [exactly(value) for value in rows_say] == [exactly(value) for value in batch_says]
     again = compile_expression(expression.sql, SCHEMA)
@@ -465,6 +474,8 @@ def check(expression: Expression, data: list[tuple[Any, ...]], plain: Reference,
             assert type_name == wanted, expression.sql
         for ours, theirs, row in zip(rows_say, expected, data, strict=True):
             if not errors_count and (ours is FAILED or theirs is FAILED):
+                continue
+            if ours is FAILED and sparing:
                 continue
             assert exactly(ours) == exactly(theirs), (expression.sql, reference is optimized, dict(zip(COLUMNS, row, strict=True)))
 

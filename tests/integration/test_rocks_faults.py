@@ -152,7 +152,7 @@ def flip_in_the_last_record(wal: Path) -> None:
 
 
 def flip_a_length(wal: Path) -> None:
-    flip(wal, 5, bit=6)  # high byte of the first record's length: it now seems to end after the file does
+    flip(wal, 5, bit=7)  # high byte of the first record's length: it now seems to end after the file does
 
 
 @pytest.mark.parametrize(

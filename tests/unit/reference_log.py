@@ -1,7 +1,8 @@
 """A little change-event database in memory that keeps every promise, and records a history while it runs.
 
-Two tables: `app.orders` feeds three topics (everything in full; large amounts as diffs; keys only), `app.notes` feeds
-none. A transaction ends in one of four ways: acknowledged, refused, or its writer dies and it is there or not.
+Two tables: `app.orders` feeds three topics (everything in full; large amounts as diffs; keys only),
+`app.notes` feeds none. A transaction ends in one of four ways: acknowledged, refused, or its writer dies and
+it is there or not. `steps` generates what can happen to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from hypothesis import strategies as st
 
 from tablecast.model.change import Op
 from tablecast.model.message import Message
@@ -122,7 +124,7 @@ class ReferenceLog:
                     self._reset(step)
         return self._observe()
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def _commit(self, commit: Commit) -> None:
         self._seq += 1
@@ -208,7 +210,7 @@ class ReferenceLog:
         )
         log.append(message)
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def _group(self, name: str) -> GroupState:
         return self._groups.setdefault(name, GroupState())
@@ -266,5 +268,29 @@ def _without_seq(row: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _diff(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    changed = {name: {"old": before[name], "new": after[name]} for name in after if after[name] != before[name]}
+    changed = {
+        name: {"old": before[name], "new": after[name]} for name in after if after[name] != before[name]
+    }
     return {"id": after["id"], **changed}
+
+
+groups = st.sampled_from(["billing", "search"])
+changes = st.builds(
+    Change,
+    op=st.sampled_from(["insert", "update", "delete", "upsert"]),
+    table=st.sampled_from([ORDERS, NOTES]),
+    id=st.integers(1, 8),
+    amount=st.integers(0, 100),
+)
+txns = st.builds(
+    Txn,
+    changes=st.lists(changes, min_size=1, max_size=4).map(tuple),
+    fate=st.sampled_from(["ok", "ok", "ok", "refused", "died_after", "died_before"]),
+)
+steps = st.one_of(
+    st.builds(Commit, st.lists(txns, min_size=1, max_size=3).map(tuple)),
+    st.builds(Poll, groups, st.sampled_from(["ann", "bob"]), st.integers(1, 5)),
+    st.builds(Ack, groups, st.booleans()),
+    st.builds(Expire, groups),
+    st.builds(Reset, groups),
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
+from tablecast.errors import DatabaseClosed
 from tablecast.storage.base import Family, StorageFailure, Store
 from tablecast.storage.memory import MemoryStore
 from tablecast.testing.faulty import Call, Fault, FaultyStore
@@ -133,10 +135,16 @@ def test_a_held_sync_can_fail_when_released(store: FaultyStore) -> None:
 
 def test_closing_releases_a_held_sync(memory: MemoryStore) -> None:
     store = FaultyStore(memory)
+
+    def sync() -> None:
+        with contextlib.suppress(DatabaseClosed):  # it may get through before the store is closed, or after
+            store.sync()
+
     hold = store.hold_sync()
-    thread = threading.Thread(target=store.sync)
+    thread = threading.Thread(target=sync)
     thread.start()
     hold.wait_until_held()
-    hold.release()
-    thread.join()
     store.close()
+    thread.join()
+    with pytest.raises(DatabaseClosed):
+        memory.get(ROWS, b"a")

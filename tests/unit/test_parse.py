@@ -493,6 +493,10 @@ def test_names_in_trees_are_folded() -> None:
     )
 
 
+def test_comments_do_not_turn_up_in_trees() -> None:
+    assert text(select("SELECT a /* x */ FROM t -- */ y").query) == "SELECT a FROM t"
+
+
 def test_parameters_count_in_the_order_of_the_text() -> None:
     statement = select("WITH x AS (SELECT ? AS a) SELECT a + ? FROM x WHERE a = ? LIMIT ?")
     assert statement.parameters == 4

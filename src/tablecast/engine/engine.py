@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from tablecast.core import failpoint
 from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
 from tablecast.core.snowflake import SnowflakeIds
@@ -231,6 +232,12 @@ class Engine:
         return count
 
     # --- the end ---
+
+    def backup(self, path: str) -> None:
+        """A copy of the store as of now, taken while writes go on."""
+        self.check_open()
+        failpoint.hit("during_checkpoint")
+        self.store.checkpoint(path)
 
     def sync_now(self) -> None:
         """Makes everything acknowledged durable, in the weaker modes; a failure stops writes there too."""

@@ -35,6 +35,7 @@ QUEUE_COMMANDS = 4096  # commands waiting to be decided; beyond, callers wait
 QUEUE_WAIT_SECONDS = 30.0  # how long a caller waits for room before it is told to come back
 COMMIT_COMMANDS = 4096  # commands in one commit: bounds how long the first of them waits
 COMMIT_ROWS = 20_000  # likewise rows, which bounds the memory of a commit
+TOGETHER = 256  # small inserts decided as one
 WORTH_WAKING_ROWS = 64  # queued work below this is left to gather while an fsync is under way
 
 
@@ -209,10 +210,12 @@ class Writer:
                         break
                     if pending is None:
                         pending = self._open()
-                    ticket = self._queue.popleft()
-                    rows += COMMIT_ROWS if alone else ticket.command.weight
-                    self._decide(pending, ticket)
-                    tickets.append(ticket)
+                    taken = self._take()
+                    rows += COMMIT_ROWS if alone else sum(ticket.command.weight for ticket in taken)
+                    if len(taken) == 1 or not self._decide_together(pending, taken):
+                        for ticket in taken:
+                            self._decide(pending, ticket)
+                    tickets += taken
                 self._queued_rows = 0
                 if not tickets or self._syncing or pending is None:
                     break
@@ -231,6 +234,29 @@ class Writer:
         self._seq += 1
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
         return PendingCommit(self._store, self._catalog, self._logs, self._seq, self._ts_ms)
+
+    def _take(self) -> list[Ticket]:
+        """The next command, with those right behind it that can be decided together with it."""
+        queue = self._queue
+        taken = [queue.popleft()]
+        kind = getattr(taken[0].command, "together", None)
+        if kind is not None:
+            while queue and len(taken) < TOGETHER and getattr(queue[0].command, "together", None) == kind:
+                taken.append(queue.popleft())
+        return taken
+
+    def _decide_together(self, pending: PendingCommit, tickets: list[Ticket]) -> bool:
+        """False if they must be decided one by one: then none of them left a trace."""
+        try:
+            decision = tickets[0].command.decide_together([t.command for t in tickets], pending)  # type: ignore[attr-defined]
+            if decision is None:
+                return False
+            pending.apply(decision)
+        except Exception:
+            return False  # one of them fails: which one, and how, is found one by one
+        for ticket, response in zip(tickets, decision.response, strict=True):
+            ticket.result = response
+        return True
 
     def _decide(self, pending: PendingCommit, ticket: Ticket) -> None:
         try:

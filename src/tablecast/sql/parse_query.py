@@ -44,7 +44,7 @@ _REFUSED_FUNCTIONS = frozenset(
     )
 )
 
-_ONE_TABLE_ARGS = frozenset(("kind", "expressions", "from_", "where", "order", "limit", "offset"))
+_ONE_TABLE_ARGS = frozenset(("expressions", "from_", "where", "order", "limit", "offset"))
 
 
 def parse_select(cursor: Cursor) -> Select:

@@ -22,7 +22,7 @@ from tablecast.engine.rows import DeleteRows, RowCommand, Transform, UpdateRows,
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, TransactionConflict, TypeMismatch, UnsupportedSql
 from tablecast.model.schema import ColumnType, TypeName
-from tablecast.sql.access import AccessPath, plan_access
+from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, refuse_system
 from tablecast.sql.generated import StatementValues, generate, lift_generated
 from tablecast.sql.parameters import parameter_type
@@ -74,7 +74,7 @@ class ChangePlan:
     values: list[Lifted | None]
     projection: Projection | None
     reads: frozenset[TableName]
-    access: Any
+    access: AccessPlan
     parameters: int
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
@@ -136,7 +136,7 @@ class ChangePlan:
     ) -> Iterator[bytes]:
         path: AccessPath = self.access.bind(params)
         codec = self.table.codec
-        if path.kind in ("point", "points"):
+        if path.kind in (AccessKind.POINT, AccessKind.POINTS):
             prefix = codec.prefix(owner)
             yield from dict.fromkeys(codec.encode_key(prefix, values) for values in path.equals)
             return

@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from tablecast.engine import ddl
 from tablecast.engine.system import SYSTEM_TABLES
-from tablecast.errors import InvalidSchema, TablecastError, TransactionState, TypeMismatch, UnsupportedSql
-from tablecast.codec.rows import RowCodec
+from tablecast.errors import InvalidSchema, TransactionState, TypeMismatch, UnsupportedSql
+from tablecast.codec.values import coercion
 from tablecast.core.expression import compile_filter
-from tablecast.model.schema import Role, TableSchema
+from tablecast.model.schema import Column, DefaultKind, Role, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
@@ -58,15 +58,36 @@ def create_table(statement: s.CreateTable, context: Context) -> Result:
 
 
 def _check_schema(schema: TableSchema) -> None:
-    """Defaults must fit their columns, and checks must be conditions on them."""
+    """Checks must be conditions on the columns, and defaults must fit theirs."""
     for check in schema.checks:
         compile_filter(check, schema)
+    for column in schema.columns:
+        _check_default(column)
+
+
+def _check_default(column: Column) -> None:
+    default = column.default
+    if default is None:
+        return
     try:
-        RowCodec(schema)
+        if default.kind is DefaultKind.LITERAL and default.literal is not None:
+            coercion(column.type, column.name)(default.literal)
+        elif default.kind in _GENERATED_TYPES and column.type.name not in _GENERATED_TYPES[default.kind]:
+            fits = " or ".join(_GENERATED_TYPES[default.kind])
+            raise InvalidSchema(
+                f"column {column.name!r} is {column.type}; DEFAULT {default.kind.value.upper()}() fits {fits}",
+                column=column.name,
+            )
     except TypeMismatch as e:
-        raise InvalidSchema(f"a DEFAULT of {schema.full_name} does not fit: {e.message}", **e.details) from e
-    except TablecastError:
-        raise
+        raise InvalidSchema(f"the DEFAULT does not fit: {e.message}", **e.details) from e
+
+
+_GENERATED_TYPES = {
+    DefaultKind.SNOWFLAKE_ID: (TypeName.BIGINT,),
+    DefaultKind.UUID_V7: (TypeName.UUID,),
+    DefaultKind.NOW: (TypeName.TIMESTAMP,),
+    DefaultKind.CURRENT_USER: (TypeName.TEXT,),
+}
 
 
 def drop_table(statement: s.DropTable, context: Context) -> Result:
@@ -80,9 +101,7 @@ def add_column(statement: s.AlterTableAddColumn, context: Context) -> Result:
     if statement.checks:
         raise UnsupportedSql("ALTER TABLE ADD COLUMN takes no CHECK: rows that exist were never checked")
     name = full_name(statement.table, context.namespace)
-    schema = context.catalog.table(name).schema
-    trial = TableSchema(0, schema.namespace, schema.name, schema.kind, (statement.column,), ())
-    _check_schema(trial)
+    _check_default(statement.column)
     return _done(context, ddl.AddColumn(name, statement.column, statement.if_not_exists), "ALTER TABLE")
 
 

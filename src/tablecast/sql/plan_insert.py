@@ -119,7 +119,7 @@ def _are_parameters_in_order(row: Sequence[exp.Expr]) -> bool:
 
 def _query_cells(statement: Insert, context: Context) -> Cells:
     assert statement.query is not None
-    select = SelectPlan(statement.query, context.namespace)
+    select = SelectPlan(statement.query, context)
 
     def cells(params: Sequence[Any], values: StatementValues, running: Context) -> Sequence[Sequence[Any]]:
         return select.run(running, params).stored_rows()

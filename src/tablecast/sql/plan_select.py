@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 
+from tablecast.codec.rows import Row
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
 from tablecast.engine.reading import KeyRange, lookup_values, scan_values, values_arrow
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import UnknownTable
 from tablecast.model.schema import Role
-from tablecast.sql.access import AccessPath, AccessPlan, plan_access
+from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require, require_read, row_owner
@@ -22,45 +25,67 @@ TableKey = tuple[str | None, str]
 
 
 class SelectPlan:
-    """`table` and `access` only for a query that reads one table of ours."""
+    """`table` and `access` only for a query that reads one table of ours, once."""
 
     def __init__(self, statement: Select, context: Context) -> None:
         self._statement = statement
         self._table: Table | None = None
         self._access: AccessPlan | None = None
+        self._shown: _Shown | None = None
         self._key: TableKey = (None, "")
         names = list(statement.tables)
-        if statement.simple and len(names) == 1 and names[0].namespace != SYSTEM_NAMESPACE:
+        if len(names) == 1 and names[0].namespace != SYSTEM_NAMESPACE:
             self._key = names[0].namespace, names[0].name
             self._table = find_table(context.catalog, names[0], context.namespace)
             self._access = plan_access(statement.query, self._table.schema)
+            if self._access.projection is not None:
+                self._shown = _Shown(self._table, self._access.projection)
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
-        table = self._table
-        if table is None or self._access is None:
+        table, access = self._table, self._access
+        if table is None or access is None:
             tables = read_tables(context, self._statement.tables)
             return Result.of_arrow(context.queries.run(self._statement.query, tables, params))
-        if not table.schema.per_user:
-            require_read(context.actor, table.schema)
-        path = self._access.bind(params)
-        found = find_rows(context, table, path)
-        if path.exact:
-            return self._exact(table, path, found)
-        if path.kind == "full" and path.limit is None and path.residual_free:
+        require_read(context.actor, table.schema)
+        path = access.bind(params)
+        if path.exact and self._shown is not None:
+            return self._shown.result(find_rows(context, table, path), path.offset, path.limit)
+        if path.kind is AccessKind.FULL and path.limit is None:
             arrow = whole_table(context, table)
         else:
-            arrow = values_arrow(table, found, path.limit)
+            arrow = values_arrow(table, find_rows(context, table, path), path.limit)
         return Result.of_arrow(context.queries.run(self._statement.query, {self._key: arrow}, params))
 
-    def _exact(self, table: Table, path: AccessPath, found: Iterable[tuple[bytes, bytes]]) -> Result:
-        raise NotImplementedError
+
+class _Shown:
+    """Plain columns of stored rows: a result without the query engine."""
+
+    def __init__(self, table: Table, projection: Sequence[tuple[str, str]]) -> None:
+        names = table.schema.column_names
+        indexes = [names.index(column) for _, column in projection]
+        self._names = tuple(name for name, _ in projection)
+        self._types = tuple(table.schema.columns[i].type for i in indexes)
+        self._decode = table.codec.decode
+        everything = indexes == list(range(len(names)))
+        self._values = table.codec.values if everything else _getter(indexes)
+
+    def result(self, found: Iterable[tuple[bytes, bytes]], offset: int, limit: int | None) -> Result:
+        decode, values = self._decode, self._values
+        if offset or limit is not None:
+            found = islice(found, offset, limit)
+        return Result.of_rows(self._names, self._types, [values(decode(value)) for _, value in found])
+
+
+def _getter(indexes: Sequence[int]) -> Callable[[Row], tuple[Any, ...]]:
+    get = attrgetter(*(f"c{i}" for i in indexes))
+    return get if len(indexes) > 1 else lambda row: (get(row),)
 
 
 def find_rows(context: Context, table: Table, path: AccessPath) -> Iterable[tuple[bytes, bytes]]:
     """(key, stored value) of what an access path selects."""
     owner = row_owner(context.actor, table.schema)
     now_ms = context.engine.now_ms() if table.ttl_ms is not None else 0
-    if path.kind in ("point", "points"):
+    if path.kind is AccessKind.POINT or path.kind is AccessKind.POINTS:
         prefix, encode = table.codec.prefix(owner), table.codec.encode_key
         wanted = [encode(prefix, values) for values in path.equals]
         return lookup_values(context.reader, table, wanted, now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
 from tablecast.engine.groups import Redrive, ResetGroup, Settle
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Message
-from tablecast.model.position import EARLIEST, LATEST, Start
+from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.model.topic import Topic
 
 DEFAULT_LIMIT = 100
@@ -53,6 +53,15 @@ class ConsumeRequest:
             raise InvalidRequest(f"timeout_seconds {self.timeout_seconds}: it is 0 to {MAX_TIMEOUT_SECONDS:.0f}")
         if not 0.001 <= self.visibility_seconds <= 12 * 3600:
             raise InvalidRequest(f"visibility_seconds {self.visibility_seconds}: it is 0.001 to 43,200")
+
+    def pinned(self, engine: Engine, topic: Topic) -> ConsumeRequest:
+        """The same request with "latest" fixed to this moment: else what ends a wait would be over before it is read."""
+        if self.group is not None or (self.start is not None and self.start.kind is not StartKind.LATEST):
+            return self
+        if topic.partitions == 1 or self.partition is not None:
+            end = engine.log_range(topic.topic_id, self.partition or 0)[1]
+            return replace(self, start=Start(StartKind.OFFSET, end), partition=self.partition or 0)
+        return replace(self, start=Start(StartKind.TIMESTAMP, engine.now_ms()))
 
 
 def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
@@ -101,37 +110,22 @@ def consume(
 ) -> Consumed:
     """Waits, without polling, until there is something or the timeout is over."""
     request.check()
-    found = consume_now(engine, topic, request)
-    if found.messages or found.skipped or not request.timeout_seconds:
-        return found
-    if request.start is not None and request.start.kind == "Latest" and request.group is None:
-        # What counts as latest is fixed now; otherwise a message that ends the wait would be over before it is read.
-        request = _pinned(engine, topic, request)
+    if not request.timeout_seconds:
+        return consume_now(engine, topic, request)
+    request = request.pinned(engine, topic)
     until = monotonic() + request.timeout_seconds
     woken = threading.Event()
     unsubscribe = engine.feed.subscribe(topic.topic_id, woken.set)
     try:
         while True:
+            woken.clear()
             found = consume_now(engine, topic, request)
             left = until - monotonic()
             if found.messages or found.skipped or left <= 0 or engine.closed:
                 return found
             woken.wait(min(left, seconds_to_deadline(engine, topic, request)))
-            woken.clear()
     finally:
         unsubscribe()
-
-
-def _pinned(engine: Engine, topic: Topic, request: ConsumeRequest) -> ConsumeRequest:
-    """A wait for new messages of a whole topic, as a wait from this moment's time on."""
-    from dataclasses import replace
-
-    from tablecast.model.position import StartKind
-
-    if topic.partitions == 1 or request.partition is not None:
-        end = engine.log_range(topic.topic_id, request.partition or 0)[1]
-        return replace(request, start=Start(StartKind.OFFSET, end), partition=request.partition or 0)
-    return replace(request, start=Start(StartKind.TIMESTAMP, engine.now_ms()))
 
 
 def seconds_to_deadline(engine: Engine, topic: Topic, request: ConsumeRequest) -> float:

@@ -97,7 +97,7 @@ class QueryEngine:
     def _open(self) -> duckdb.DuckDBPyConnection:
         session = duckdb.connect(":memory:")
         for name, value in (self._limits | _LOCKED).items():
-            session.execute(f"SET {name} = {value}")
+            session.execute(f"SET GLOBAL {name} = {value}")  # a plain SET would not reach the cursors
         return session
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

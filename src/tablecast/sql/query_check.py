@@ -172,10 +172,7 @@ def check_serialized(answer: dict[str, Any], views: Collection[str]) -> None:
         raise UnsupportedSql(
             f"only a single SELECT can be run: {answer.get('error_message', 'more than one given')}"
         )
-    nodes = list(_objects(statements[0]))
-    names = {entry["key"].lower() for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
-    names.update(views)
-    for node in nodes:
+    for node, names in _scoped_objects(statements[0], frozenset(views)):
         _check_object(node, names)
 
 
@@ -198,12 +195,18 @@ def _check_object(node: dict[str, Any], names: Collection[str]) -> None:
             raise UnsupportedSql(f"call {node['function_name']}() by its name alone, as f(x)")
 
 
-def _objects(root: Any) -> Iterator[dict[str, Any]]:
-    stack = [root]
+def _scoped_objects(root: Any, names: frozenset[str]) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Every object of the tree, with the tables and CTEs visible in it."""
+    stack = [(root, names)]
     while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            yield node
-            stack.extend(node.values())
-        elif isinstance(node, list):
-            stack.extend(node)
+        node, names = stack.pop()
+        if isinstance(node, list):
+            stack.extend((child, names) for child in node)
+        elif isinstance(node, dict):
+            for cte in node.get("cte_map", {}).get("map", ()):
+                name = cte["key"].lower()
+                itself = cte["value"]["query_node"]["type"] == "RECURSIVE_CTE_NODE"
+                stack.append((cte["value"], names | {name} if itself else names))
+                names |= {name}
+            yield node, names
+            stack.extend((child, names) for key, child in node.items() if key != "cte_map")

@@ -88,7 +88,7 @@ def _input_type(field: pa.Field[Any]) -> pa.DataType:
 
 def plain(table: pa.Table) -> pa.Table:
     """The result in plain types. Columns of one name stay as they are, in their order."""
-    if all(_is_plain(field.type) for field in table.schema):
+    if all(_is_plain(field) for field in table.schema):
         return table
     columns = [
         _plain_column(column, field) for column, field in zip(table.columns, table.schema, strict=True)
@@ -97,13 +97,13 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays([column for _, column in columns], schema=pa.schema(fields))
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return isinstance(kind, pa.UuidType)
-    return plain_type(kind) == kind
+def _is_plain(field: pa.Field[Any]) -> bool:
+    if isinstance(field.type, pa.BaseExtensionType):
+        return isinstance(field.type, pa.UuidType)
+    return bool(plain_type(field.type, field.name) == field.type)
 
 
-def _plain_column(column: pa.ChunkedArray[Any], field: pa.Field[Any]) -> tuple[pa.Field[Any], Any]:
+def _plain_column(column: Any, field: pa.Field[Any]) -> tuple[pa.Field[Any], Any]:
     kind: Any = field.type
     chunks: list[Any]
     if isinstance(kind, pa.JsonType):
@@ -130,7 +130,7 @@ def _as_decimal(hugeints: Any) -> Any:
     return pa.Array.from_buffers(_HUGEINT, len(storage), storage.buffers(), offset=storage.offset)
 
 
-def plain_type(kind: pa.DataType, column: str = "") -> pa.DataType:
+def plain_type(kind: pa.DataType, column: str) -> pa.DataType:
     if isinstance(kind, pa.TimestampType):
         return _INSTANT
     if isinstance(kind, pa.DictionaryType):

@@ -54,6 +54,10 @@ class _Parser(DuckDBParser):
             raise _TooMuchWork
         raise _Unparsable(message, token or self._curr or self._prev)
 
+    def _warn_unsupported(self) -> None:
+        """sqlglot would log the text and go on with an opaque command."""
+        self.raise_error("unexpected text")
+
 
 # --- tokens to trees ------------------------------------------------------------------------------------
 
@@ -82,6 +86,9 @@ def _parse(source: Source, tokens: list[Token], into: type[exp.Expr] | None) -> 
         raise _syntax_error(source, error, tokens) from None
     except (RecursionError, _TooMuchWork):
         raise _too_deep(source, tokens[0]) from None
+    except Exception as error:
+        # Malformed text such as `{: 1}` can trip sqlglot itself: KeyError, AttributeError and the like.
+        raise source.error("this cannot be read as SQL", tokens[0].start) from error
     if len(trees) != 1 or trees[0] is None:
         raise source.error("this is not a statement or expression", tokens[0].start)
     tree: exp.Expr = trees[0]
@@ -175,12 +182,13 @@ def _with_numbers(tokens: list[Token]) -> list[Token]:
 
 
 def _settle(root: exp.Expr, source: Source, first: Token, balance: bool) -> None:
-    """Folds names, checks depth and parameters, balances chains; in place."""
+    """Folds names, drops comments, checks depth and parameters, balances chains; in place."""
     stack = [(root, 1)]
     while stack:
         node, depth = stack.pop()
         if depth > MAX_TREE_DEPTH:
             raise _too_deep(source, first)
+        node.pop_comments()  # they would turn up in printed trees
         if isinstance(node, exp.Identifier):
             if not node.args.get("quoted"):
                 node.set("this", node.name.lower())

@@ -262,10 +262,12 @@ class RocksSnapshot:
         reverse: bool = False,
         floor: bool = False,
     ) -> Iterator[Row]:
-        return Scan(self._views[family], start, end, reverse, floor).rows(_AHEAD[family])
+        return Scan(self._views[family], start, end, reverse, floor, owner=self).rows(_AHEAD[family])
 
     def drop(self) -> None:
         self._gets.clear()
+        for view in self._views.values():
+            view.drop()
         self._views.clear()
 
 
@@ -289,9 +291,8 @@ class RocksBatch:
         self._unwritten().delete(key, self._handles[family])
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
-        if (
-            start < end
-        ):  # RocksDB takes an inverted range into its log, fails to apply it, and then fails for good
+        # RocksDB takes an inverted range into its log, fails to apply it and from then on fails for good.
+        if start < end:
             self._unwritten().delete_range(start, end, self._handles[family])
 
     def __len__(self) -> int:
@@ -368,22 +369,19 @@ class RocksStore:
         floor: bool = False,
     ) -> Iterator[Row]:
         with self._writing:
-            view = self._view(family)
+            view = View(self._path, self._families[family].iter())
+            self._readers.add(view)
         return Scan(view, start, end, reverse, floor).rows(_AHEAD[family])
 
     def snapshot(self) -> RocksSnapshot:
         # One native snapshot and one iterator per family: that no write comes between makes them one moment.
         with self._writing:
-            views = {family: self._view(family) for family in Family}
+            self._require_open()
+            views = {family: View(self._path, native.iter()) for family, native in self._families.items()}
             gets = {family: native.snapshot().__getitem__ for family, native in self._families.items()}
             snapshot = RocksSnapshot(self._path, gets, views)
             self._readers.add(snapshot)
         return snapshot
-
-    def _view(self, family: Family) -> View:
-        view = View(self._path, self._families[family].iter())
-        self._readers.add(view)
-        return view
 
     def size_bytes(self) -> int:
         self._require_open()

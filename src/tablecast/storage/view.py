@@ -85,12 +85,15 @@ class View:
 class Scan:
     """A range of a view, read piece by piece: between pieces only the view holds the native iterator."""
 
-    __slots__ = ("_end", "_floor", "_last", "_number", "_reverse", "_start", "_view")
+    __slots__ = ("_end", "_floor", "_last", "_number", "_owner", "_reverse", "_start", "_view")
 
-    def __init__(self, view: View, start: bytes, end: bytes | None, reverse: bool, floor: bool) -> None:
+    def __init__(
+        self, view: View, start: bytes, end: bytes | None, reverse: bool, floor: bool, owner: object = None
+    ) -> None:
         if reverse and floor:
             raise ValueError("a scan from the floor of a key ascends; reverse it or give a floor, not both")
         self._view = view
+        self._owner = owner  # the snapshot the view belongs to: close finds the view through it
         self._start = start
         self._end = end
         self._reverse = reverse
@@ -127,8 +130,11 @@ class Scan:
 
     def _seek(self, native: NativeIterator) -> None:
         if self._last is not None:
-            native.seek(self._last)  # it is there: a view does not change
-            native.prev() if self._reverse else native.next()
+            native.seek(self._last)
+            if (
+                native.valid()
+            ):  # on the last key, as a view does not change; invalid means trouble, told later
+                native.prev() if self._reverse else native.next()
         elif self._floor:
             native.seek_for_prev(self._start)
             if not native.valid():
@@ -153,8 +159,8 @@ class Scan:
 
     def _backward(self, native: NativeIterator, size: int) -> list[Row]:
         piece: list[Row] = []
-        key, start = native.key, self._start
+        append, key, value, step, start = piece.append, native.key, native.value, native.prev, self._start
         while len(piece) < size and (at := key()) is not None and at >= start:
-            piece.append((at, native.value()))
-            native.prev()
+            append((at, value()))
+            step()
         return piece

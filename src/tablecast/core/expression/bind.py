@@ -20,7 +20,7 @@ from tablecast.core.expression.datatypes import column_type
 from tablecast.core.expression.failure import Failure
 from tablecast.core.expression.like import pieces
 from tablecast.core.expression.literals import read, readable
-from tablecast.core.expression.numbers import MAX_DIGITS, decimal_negate, fits
+from tablecast.core.expression.numeric import MAX_DIGITS, decimal_negate, fits
 from tablecast.core.expression.parse import canonical
 from tablecast.core.expression.tree import (
     BOOLEAN,
@@ -42,7 +42,7 @@ from tablecast.core.expression.tree import (
     Param,
     Same,
 )
-from tablecast.core.expression.types import (
+from tablecast.core.expression.lattice import (
     IntegerLiteral,
     Side,
     StringLiteral,
@@ -269,8 +269,6 @@ class Binder:
             types = arithmetic(name, left.side or settled(right.side), right.side or settled(left.side))
         except TypeMismatch as error:
             raise TypeMismatch(f"{canonical(source)}: {error.message}") from None
-        if name == "int_divide" and not is_integer(types[2]):
-            name = "divide"  # `//` of anything but integers does not truncate
         return Call(types[2], name, (self._to(left, types[0]), self._to(right, types[1])))
 
     def _negate(self, source: exp.Expr) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tablecast.core.expression import numbers, strings, temporal
+from tablecast.core.expression import numeric, temporal, textual
 from tablecast.core.expression.failure import Failure
 from tablecast.model.schema import ColumnType, TypeName
 
@@ -46,7 +46,7 @@ def _always(convert: Convert) -> _Make:
 
 
 def _from_decimal(source: ColumnType, target: ColumnType) -> Convert:
-    return numbers.decimal_to_float(source.scale, single=target.name is TypeName.FLOAT)
+    return numeric.decimal_to_float(source.scale, single=target.name is TypeName.FLOAT)
 
 
 def _identity(value: Any) -> Any:
@@ -58,44 +58,44 @@ def _casts() -> dict[tuple[TypeName, TypeName], _Make]:
     casts: dict[tuple[TypeName, TypeName], _Make] = {
         (name.BOOLEAN, name.FLOAT): _always(float),
         (name.BOOLEAN, name.DOUBLE): _always(float),
-        (name.BOOLEAN, name.DECIMAL): lambda source, target: numbers.int_to_decimal(target),
+        (name.BOOLEAN, name.DECIMAL): lambda source, target: numeric.int_to_decimal(target),
         (name.FLOAT, name.DOUBLE): _always(_identity),
-        (name.DOUBLE, name.FLOAT): _always(numbers.double_to_float),
+        (name.DOUBLE, name.FLOAT): _always(numeric.double_to_float),
         (name.DECIMAL, name.FLOAT): _from_decimal,
         (name.DECIMAL, name.DOUBLE): _from_decimal,
         (name.DECIMAL, name.BOOLEAN): _always(bool),
-        (name.DECIMAL, name.DECIMAL): lambda source, target: numbers.decimal_to_decimal(target),
+        (name.DECIMAL, name.DECIMAL): lambda source, target: numeric.decimal_to_decimal(target),
         (name.TIMESTAMP, name.DATE): _always(temporal.timestamp_to_date),
         (name.TIMESTAMP, name.TIME): _always(temporal.timestamp_to_time),
         (name.DATE, name.TIMESTAMP): _always(temporal.date_to_timestamp),
-        (name.BOOLEAN, name.TEXT): _always(strings.boolean_text),
-        (name.FLOAT, name.TEXT): _always(strings.float_text),
-        (name.DOUBLE, name.TEXT): _always(strings.double_text),
-        (name.DECIMAL, name.TEXT): _always(strings.decimal_text),
-        (name.BYTES, name.TEXT): _always(strings.bytes_text),
+        (name.BOOLEAN, name.TEXT): _always(textual.boolean_text),
+        (name.FLOAT, name.TEXT): _always(textual.float_text),
+        (name.DOUBLE, name.TEXT): _always(textual.double_text),
+        (name.DECIMAL, name.TEXT): _always(textual.decimal_text),
+        (name.BYTES, name.TEXT): _always(textual.bytes_text),
         (name.JSON, name.TEXT): _always(_identity),
-        (name.TIMESTAMP, name.TEXT): _always(strings.timestamp_text),
-        (name.DATE, name.TEXT): _always(strings.date_text),
-        (name.TIME, name.TEXT): _always(strings.time_text),
+        (name.TIMESTAMP, name.TEXT): _always(textual.timestamp_text),
+        (name.DATE, name.TEXT): _always(textual.date_text),
+        (name.TIME, name.TEXT): _always(textual.time_text),
         (name.UUID, name.TEXT): _always(str),
     }
     for integer in _INTEGERS:
         casts[name.BOOLEAN, integer] = _always(int)
         casts[integer, name.BOOLEAN] = _always(bool)
-        casts[integer, name.FLOAT] = _always(numbers.int_to_float32)
+        casts[integer, name.FLOAT] = _always(numeric.int_to_float32)
         casts[integer, name.DOUBLE] = _always(float)
-        casts[integer, name.DECIMAL] = lambda source, target: numbers.int_to_decimal(target)
+        casts[integer, name.DECIMAL] = lambda source, target: numeric.int_to_decimal(target)
         casts[integer, name.TEXT] = _always(str)
-        casts[name.DECIMAL, integer] = lambda source, target: numbers.decimal_to_int(target.name)
+        casts[name.DECIMAL, integer] = lambda source, target: numeric.decimal_to_int(target.name)
         casts.update(
-            {(integer, other): lambda source, target: numbers.to_int(target.name) for other in _INTEGERS}
+            {(integer, other): lambda source, target: numeric.to_int(target.name) for other in _INTEGERS}
         )
     for floating in _FLOATS:
         casts[floating, name.BOOLEAN] = _always(bool)
-        casts[floating, name.DECIMAL] = lambda source, target: numbers.float_to_decimal(target)
+        casts[floating, name.DECIMAL] = lambda source, target: numeric.float_to_decimal(target)
         casts.update(
             {
-                (floating, other): lambda source, target: numbers.float_to_int(target.name)
+                (floating, other): lambda source, target: numeric.float_to_int(target.name)
                 for other in _INTEGERS
             }
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tablecast.core.expression import tree
-from tablecast.core.expression.numbers import MAX_DIGITS
+from tablecast.core.expression.numeric import MAX_DIGITS
 from tablecast.core.expression.parse import canonical
 from tablecast.errors import InvalidSchema, UnsupportedSql
 from tablecast.model.schema import ColumnType, TypeName

@@ -25,7 +25,7 @@ from tablecast.core.expression.tree import (
     Const,
     may_be_nan,
 )
-from tablecast.core.expression.types import is_float, is_integer
+from tablecast.core.expression.lattice import is_float, is_integer
 
 Kernel = Callable[..., Any]
 
@@ -50,6 +50,7 @@ _FLOATING: dict[str, Kernel] = {
     "subtract": pc.subtract,
     "multiply": pc.multiply,
     "divide": pc.divide,
+    "int_divide": pc.divide_checked,
     "negate": pc.negate,
     "abs": pc.abs,
     "floor": pc.floor,

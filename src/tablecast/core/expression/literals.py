@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from tablecast.core.expression.failure import Failure
-from tablecast.core.expression.numbers import decimal_to_decimal, double_to_float, to_int
+from tablecast.core.expression.numeric import decimal_to_decimal, double_to_float, to_int
 from tablecast.errors import TypeMismatch
 from tablecast.model.schema import ColumnType, TypeName
 

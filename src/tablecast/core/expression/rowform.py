@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tablecast.core.expression import numbers, strings
+from tablecast.core.expression import numeric, textual
 from tablecast.core.expression.casts import attempting, converter
 from tablecast.core.expression.failure import Failure
 from tablecast.core.expression.scalars import Implementation, implementation
@@ -160,7 +160,7 @@ class _Writer:
                 return self._extreme(node)
             case Concat(args=args):
                 values = ", ".join(self._emit(arg) for arg in args)
-                return self._assign(f"{self._bind(strings.concat)}({values})")
+                return self._assign(f"{self._bind(textual.concat)}({values})")
         raise AssertionError(node)
 
     def _strict(self, args: tuple[Node, ...], made: Implementation) -> str:
@@ -193,7 +193,7 @@ class _Writer:
         left, right = (self._assign(self._emit(part)) for part in node.parts)
         equal = f"{left} == {right}"
         if may_be_nan(node.left) or may_be_nan(node.right):
-            equal = f"{self._bind(numbers.float_equal)}({left}, {right})"
+            equal = f"{self._bind(numeric.float_equal)}({left}, {right})"
         return self._assign(f"{right} is None if {left} is None else {right} is not None and {equal}")
 
     def _member(self, node: Member) -> str:
@@ -232,7 +232,7 @@ class _Writer:
 
 def extreme(greatest: bool, *, nan: bool) -> Callable[..., Any]:
     pick: Callable[..., Any] = max if greatest else min
-    key = numbers.float_order if nan else None
+    key = numeric.float_order if nan else None
 
     def choose(*values: Any) -> Any:
         return pick((value for value in values if value is not None), key=key, default=None)

@@ -9,35 +9,36 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tablecast.core.expression import numbers, strings, temporal
+from tablecast.core.expression import numeric, temporal, textual
 from tablecast.core.expression.casing import lower, upper
 from tablecast.core.expression.like import ilike, like, matcher
 from tablecast.core.expression.tree import DATE, DOUBLE, FLOAT, TIME, Call, Const, may_be_nan
-from tablecast.core.expression.types import is_decimal, is_float, is_integer
+from tablecast.core.expression.lattice import is_decimal, is_float, is_integer
 
 Implementation = str | Callable[..., Any]
 
 _COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _NAN_COMPARED: dict[str, Callable[[float, float], bool]] = {
-    "eq": numbers.float_equal,
-    "ne": lambda a, b: not numbers.float_equal(a, b),
-    "lt": numbers.float_less,
-    "le": lambda a, b: not numbers.float_less(b, a),
-    "gt": lambda a, b: numbers.float_less(b, a),
-    "ge": lambda a, b: not numbers.float_less(a, b),
+    "eq": numeric.float_equal,
+    "ne": lambda a, b: not numeric.float_equal(a, b),
+    "lt": numeric.float_less,
+    "le": lambda a, b: not numeric.float_less(b, a),
+    "gt": lambda a, b: numeric.float_less(b, a),
+    "ge": lambda a, b: not numeric.float_less(a, b),
 }
 _INT_SIGNS: dict[str, tuple[Callable[[int, int], int], str]] = {
     "add": (operator.add, "+"),
     "subtract": (operator.sub, "-"),
     "multiply": (operator.mul, "*"),
-    "int_divide": (numbers.int_divide, "//"),
+    "int_divide": (numeric.int_divide, "//"),
 }
-_FLOAT_OPERATIONS: dict[str, numbers.Binary] = {
+_FLOAT_OPERATIONS: dict[str, numeric.Binary] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
-    "divide": numbers.float_divide,
-    "modulo": numbers.float_modulo,
+    "divide": numeric.float_divide,
+    "int_divide": numeric.float_int_divide,
+    "modulo": numeric.float_modulo,
 }
 _FIXED: dict[str, Implementation] = {
     "not": "not {0}",
@@ -45,8 +46,8 @@ _FIXED: dict[str, Implementation] = {
     "lower": lower,
     "upper": upper,
     "length": "len({0})",
-    "substring": strings.substring,
-    "replace": strings.replace,
+    "substring": textual.substring,
+    "replace": textual.replace,
     "starts_with": "{0}.startswith({1})",
     "contains": "{1} in {0}",
 }
@@ -69,51 +70,51 @@ def _arithmetic(call: Call) -> Implementation:
     if call.type == DOUBLE:
         return _FLOAT_OPERATIONS[call.name]
     if call.type == FLOAT:
-        return numbers.in_float32(_FLOAT_OPERATIONS[call.name])
+        return numeric.in_float32(_FLOAT_OPERATIONS[call.name])
     if is_decimal(call.type):
         return (
-            numbers.decimal_modulo
+            numeric.decimal_modulo
             if call.name == "modulo"
-            else numbers.decimal_arithmetic(call.name, call.type)
+            else numeric.decimal_arithmetic(call.name, call.type)
         )
     if call.name == "modulo":
-        return numbers.int_modulo(call.type.name)
+        return numeric.int_modulo(call.type.name)
     operation, sign = _INT_SIGNS[call.name]
-    return numbers.checked_int(operation, sign, call.type.name)
+    return numeric.checked_int(operation, sign, call.type.name)
 
 
 def _negate(call: Call) -> Implementation:
     assert call.type is not None
     if is_integer(call.type):
-        return numbers.checked_int_unary(operator.neg, "minus", call.type.name)
-    return numbers.decimal_negate if is_decimal(call.type) else "-{0}"
+        return numeric.checked_int_unary(operator.neg, "minus", call.type.name)
+    return numeric.decimal_negate if is_decimal(call.type) else "-{0}"
 
 
 def _abs(call: Call) -> Implementation:
     assert call.type is not None
     if is_integer(call.type):
-        return numbers.checked_int_unary(abs, "ABS of", call.type.name)
-    return numbers.decimal_abs if is_decimal(call.type) else "abs({0})"
+        return numeric.checked_int_unary(abs, "ABS of", call.type.name)
+    return numeric.decimal_abs if is_decimal(call.type) else "abs({0})"
 
 
 def _floor(call: Call) -> Implementation:
-    return numbers.decimal_floor if is_decimal(call.type) else numbers.float_floor
+    return numeric.decimal_floor if is_decimal(call.type) else numeric.float_floor
 
 
 def _ceil(call: Call) -> Implementation:
-    return numbers.decimal_ceil if is_decimal(call.type) else numbers.float_ceil
+    return numeric.decimal_ceil if is_decimal(call.type) else numeric.float_ceil
 
 
 def _round(call: Call) -> Implementation:
     assert call.type is not None
     if not is_float(call.type):
-        return numbers.round_int(call.type.name)
-    return numbers.round_float if call.type == DOUBLE else numbers.in_float32(numbers.round_float)
+        return numeric.round_int(call.type.name)
+    return numeric.round_float if call.type == DOUBLE else numeric.in_float32(numeric.round_float)
 
 
 def _round_decimal(call: Call) -> Implementation:
     assert call.type is not None
-    return numbers.round_decimal(call.option, call.type)
+    return numeric.round_decimal(call.option, call.type)
 
 
 def _like(call: Call) -> Implementation:
@@ -133,7 +134,7 @@ def _like(call: Call) -> Implementation:
 
 def _trim(call: Call) -> Implementation:
     method = {"trim": "strip", "ltrim": "lstrip", "rtrim": "rstrip"}[call.name]
-    return f"{{0}}.{method}({{1}})" if len(call.args) == 2 else f"{{0}}.{method}({strings.SPACES!r})"
+    return f"{{0}}.{method}({{1}})" if len(call.args) == 2 else f"{{0}}.{method}({textual.SPACES!r})"
 
 
 def _part(call: Call) -> Implementation:

@@ -94,7 +94,7 @@ class _Check:
             matching.match_certain()
         for matching in clearest_first:
             matching.match_rest()
-            self._evidence.there |= matching.matched
+            self._evidence.there |= {n for n in matching.matched if not self._writes.all[n].doubtful}
         return matchings
 
     def _cover(self, log: TopicLog, matching: Matching, rule: TopicRule, gaps: int) -> TopicFigures:
@@ -104,7 +104,7 @@ class _Check:
             if write.outcome in (Outcome.FAILED, Outcome.NOTHING) or not rule.asks(write):
                 continue
             found = write.number in matching.matched
-            if not found and log.may_have_dropped(write):
+            if not found and (write.doubtful or log.may_have_dropped(write)):
                 continue
             expected += write.outcome is Outcome.OK
             covered += found and write.outcome is Outcome.OK

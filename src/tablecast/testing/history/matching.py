@@ -60,6 +60,7 @@ class Matching:
 
     def match_rest(self) -> None:
         self._try(self._committed)
+        self._mark_doubtful()
         self._try(self._make_room)
         self._try(self._miswritten)
         strays = [i for i in self._left if not self._is_copy(self._messages[i])]
@@ -68,6 +69,15 @@ class Matching:
         for i in strays[EXPLAINED_STRAYS:]:
             self._add(Kind.PHANTOM, f"{self._messages[i]} is of no write of its commit")
         self._check_order()
+
+    def _mark_doubtful(self) -> None:
+        """A choice among unknown writes of different transactions is a guess: it proves nothing."""
+        for i in self._left:
+            choices = self._free(self._unknown(self._messages[i]))
+            clear = [write for write in choices if write.txn_id in self._writes.txn_seq]
+            if len({write.txn_id for write in clear or choices}) > 1:
+                for write in clear or choices:
+                    write.doubtful = True
 
     def _try(self, find: Callable[[int], Write | None]) -> None:
         self._left = [i for i in self._left if not self._give(i, find(i))]

@@ -8,6 +8,8 @@ show them or not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tablecast.testing.history.events import RowKey
@@ -18,6 +20,9 @@ from tablecast.testing.history.values import contains, same
 from tablecast.testing.history.writes import Outcome, Write, Writes
 
 Columns = dict[str, Any]
+
+_seq = attrgetter("seq")
+_place = attrgetter("place")
 
 
 def check_table(content: TableContent, writes: Writes, evidence: Evidence, findings: Findings) -> None:
@@ -46,13 +51,28 @@ class RowCheck:
         self._row_key = row_key
         self._seen = seen
         self._evidence = evidence
-        self._committed = sorted((w for w in writes if w.seq is not None), key=_commit_order)
+        self._committed: list[Write] = []
+        self._unordered: list[Write] = []
+        for _, commit in groupby(
+            sorted((w for w in writes if w.seq is not None and not w.doubtful), key=_seq), key=_seq
+        ):
+            self._take_commit(list(commit))
         self._states = list(_states(self._committed))
         self._unknown: list[Write] = []
         self._excluded: list[Write] = []  # refused, or not on a topic that asked
         for write in writes:
-            if write.seq is None:
+            if write.seq is None or write.doubtful:
                 self._sort_in(write)
+
+    def _take_commit(self, commit: list[Write]) -> None:
+        """Orders the writes of a commit: as their transaction made them, or as a topic has them, or not."""
+        topics = {write.place and write.place[0] for write in commit}
+        if len({write.txn_id for write in commit}) > 1:
+            if len(topics) == 1 and None not in topics:
+                commit.sort(key=_place)
+            else:
+                self._unordered += commit
+        self._committed += commit
 
     def _sort_in(self, write: Write) -> None:
         if write.outcome is Outcome.UNKNOWN and write.number not in self._evidence.absent:
@@ -111,7 +131,7 @@ class RowCheck:
 
     def _open_writes_explain(self) -> bool:
         """Whether the row can be what some of the open writes made of the committed ones."""
-        open_writes = [*self._unknown, *self._unordered()]
+        open_writes = [*self._unknown, *self._unordered]
         if self._seen is None:
             return any(write.op == "delete" for write in open_writes)
         made = [write.row or {} for write in open_writes if write.op != "delete"]
@@ -125,18 +145,6 @@ class RowCheck:
         """Whether each of the columns has a value from one of the choices."""
         seen = self._seen or {}
         return all(any(c in choice and same(seen.get(c), choice[c]) for choice in choices) for c in columns)
-
-    def _unordered(self) -> list[Write]:
-        """Writes of the last commit, if several transactions made them and no topic has all in one order."""
-        last = [w for w in self._committed if w.seq == self._committed[-1].seq]
-        topics = {w.place and w.place[0] for w in last}
-        ordered = len({w.txn_id for w in last}) < 2 or (len(topics) == 1 and None not in topics)
-        return [] if ordered else last
-
-
-def _commit_order(write: Write) -> tuple[int, int, int]:
-    assert write.seq is not None
-    return write.seq, write.place[1] if write.place else 0, write.number
 
 
 def _states(committed: list[Write]) -> Iterator[State]:

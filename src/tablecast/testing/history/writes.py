@@ -47,6 +47,7 @@ class Write(msgspec.Struct, eq=False, gc=False):
     seq: int | None = None
     ended_at: int | None = None
     place: tuple[str, int] | None = None  # topic and offset of the first message found of it
+    doubtful: bool = False  # some message is of this write or of another like it, nobody can say
 
     @property
     def table(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tablecast.core.expression.numbers import MAX_DIGITS, fits
+from tablecast.core.expression.numeric import MAX_DIGITS, fits
 from tablecast.core.expression.tree import BIGINT, DOUBLE, FLOAT, INT, TEXT, TIMESTAMP
 from tablecast.errors import TypeMismatch
 from tablecast.model.schema import ColumnType, TypeName

@@ -113,16 +113,19 @@ def float32(value: float) -> float:
     return rounded
 
 
-def float_multiply(a: float, b: float) -> float:
-    return a * b
-
-
 def float_divide(a: float, b: float) -> float:
     if b != 0:
         return a / b
     if a == 0 or math.isnan(a) or math.isnan(b):
         return math.nan
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def float_int_divide(a: float, b: float) -> float:
+    """`//` does not truncate floats; unlike `/` it refuses to divide by zero."""
+    if b == 0:
+        raise Failure(f"division by zero: {a} // 0")
+    return float_divide(a, b)
 
 
 def float_modulo(a: float, b: float) -> float:
