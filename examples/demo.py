@@ -19,7 +19,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 import tablecast
-from tablecast.engine.verify import verify
 
 PUBLISHERS = 24
 STATEMENTS = 100
@@ -110,7 +109,11 @@ def publish(db: tablecast.Database, console: Console) -> tuple[list[Publisher], 
 
 
 def report(
-    db: tablecast.Database, console: Console, publishers: list[Publisher], took: float, groups: dict[str, tuple[str, int]]
+    db: tablecast.Database,
+    console: Console,
+    publishers: list[Publisher],
+    took: float,
+    groups: dict[str, tuple[str, int]],
 ) -> bool:
     expected = {
         "shop.order_events": sum(p.orders + p.updates for p in publishers),
@@ -126,7 +129,9 @@ def report(
         unique, total = len(seen), sum(seen.values())
         coverage, duplication = unique / expected[topic], total / max(unique, 1)
         sound = sound and unique == expected[topic] and total == unique
-        table.add_row(topic, group, str(members), f"{expected[topic]:,}", f"{unique:,}", f"{coverage:.1%}", f"{duplication:.2f}")
+        table.add_row(
+            topic, group, str(members), f"{expected[topic]:,}", f"{unique:,}", f"{coverage:.1%}", f"{duplication:.2f}"
+        )
     console.print(table)
     latencies = sorted(latency for p in publishers for latency in p.latencies)
     p50, p99 = statistics.median(latencies) * 1000, latencies[int(len(latencies) * 0.99)] * 1000
@@ -135,7 +140,7 @@ def report(
         f"{len(latencies) / took:,.0f} a second, {len(latencies) / max(db.engine.commits, 1):.1f} per commit; "
         f"latency p50 {p50:.1f} ms, p99 {p99:.1f} ms"
     )
-    checked = verify(db.engine.snapshot, db.engine.now_ms())
+    checked = db.verify()
     console.print(
         f"verify: {checked.rows:,} rows and {checked.messages:,} messages checked, "
         + ("sound" if checked.sound else f"NOT SOUND: {checked.problems[0]}")
@@ -152,9 +157,15 @@ def main() -> int:
         with tablecast.open(path / "db") as db:
             db.execute(SETUP)
             publishers, took = publish(db, console)
-            groups = {"shop.order_events": ("billing", 4), "shop.activity": ("analytics", 1), "shop.big_orders": ("fraud", 1)}
+            groups = {
+                "shop.order_events": ("billing", 4),
+                "shop.activity": ("analytics", 1),
+                "shop.big_orders": ("fraud", 1),
+            }
             sound = report(db, console, publishers, took, groups)
-            console.print(db.query("SELECT topic, group_id, sum(lag) AS lag FROM system.topic_groups GROUP BY ALL ORDER BY ALL"))
+            console.print(
+                db.query("SELECT topic, group_id, sum(lag) AS lag FROM system.topic_groups GROUP BY ALL ORDER BY ALL")
+            )
             top = db.query(
                 "SELECT customer, count(*) AS orders, sum(amount) AS amount FROM shop.orders GROUP BY customer ORDER BY 1 LIMIT 3"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -378,3 +379,21 @@ def test_an_outcome_needs_a_write() -> None:
 def test_an_unknown_op_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="unknown op 'merge'"):
         recorder().invoke("w1", ORDERS, "merge", [1])
+
+
+# --- what the documentation shows ---------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 4
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in examples:
+        exec(example, names)
+
+
+def test_the_documentation_lists_every_kind() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    assert [kind for kind in Kind if f"\n| {kind} |" not in page] == []

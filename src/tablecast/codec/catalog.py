@@ -1,13 +1,13 @@
 """Catalog records (family META): version byte 1, then MessagePack.
 
-    key                               value
-    namespace/NAME                    Namespace
-    table/ID (u32)                    model.schema.TableSchema
-    topic/ID (u32)                    model.topic.Topic
-    log-start/TOPIC (u32) PART (u16)  LogStart: where the partition's log begins once something was removed from it
-    commit                            CommitMark: the last commit, written by every commit
-    ids                               NextIds: table and topic ids are never reused
-    job/NAME                          JobRecord: what a job did last
+key                               value
+namespace/NAME                    Namespace
+table/ID (u32)                    model.schema.TableSchema
+topic/ID (u32)                    model.topic.Topic
+log-start/TOPIC (u32) PART (u16)  LogStart: where the partition's log begins once something was removed from it
+commit                            CommitMark: the last commit, written by every commit
+ids                               NextIds: table and topic ids are never reused
+job/NAME                          JobRecord: what a job did last
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ COMMIT_KEY = b"commit"
 IDS_KEY = b"ids"
 NAMESPACES, TABLES, TOPICS, LOG_STARTS, JOBS = b"namespace/", b"table/", b"topic/", b"log-start/", b"job/"
 
+_ID, _PLACE = struct.Struct(">I"), struct.Struct(">IH")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -77,10 +78,12 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kind: type[R], data: bytes) -> R:
     if not data or data[0] != RECORD_FORMAT:
         found = data[0] if data else "nothing"
-        raise CorruptData(f"a {kind.__name__} record has format {found}; this tablecast reads {RECORD_FORMAT}")
+        raise CorruptData(
+            f"a {kind.__name__} record has format {found}; this tablecast reads {RECORD_FORMAT}"
+        )
     try:
         return msgspec.msgpack.decode(data[1:], type=kind)
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise CorruptData(f"a {kind.__name__} record does not decode: {e}") from e
 
 
@@ -89,19 +92,21 @@ def namespace_key(name: str) -> bytes:
 
 
 def table_key(table_id: int) -> bytes:
-    return TABLES + struct.pack(">I", table_id)
+    return TABLES + _ID.pack(table_id)
 
 
 def topic_key(topic_id: int) -> bytes:
-    return TOPICS + struct.pack(">I", topic_id)
+    return TOPICS + _ID.pack(topic_id)
 
 
 def log_start_key(topic_id: int, partition: int) -> bytes:
-    return LOG_STARTS + struct.pack(">IH", topic_id, partition)
+    return LOG_STARTS + _PLACE.pack(topic_id, partition)
 
 
 def decode_log_start_key(key: bytes) -> tuple[int, int]:
-    topic_id, partition = struct.unpack_from(">IH", key, len(LOG_STARTS))
+    if len(key) != len(LOG_STARTS) + _PLACE.size:
+        raise CorruptData(f"the key {key!r} is not that of a log start")
+    topic_id, partition = _PLACE.unpack_from(key, len(LOG_STARTS))
     return topic_id, partition
 
 

@@ -16,6 +16,8 @@ A key is a sequence of elements, each of a known type, written one after the oth
 No element is a prefix of another of its type, so composite keys order element by element. A key column is never NULL.
 Whole storage keys begin with fixed-width ids (see the `*_key` functions at the end), so every table, partition and
 group is one contiguous range; `after(prefix)` is where that range ends.
+
+Keys are read back as they were written, to the last byte; anything else is CorruptData.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, NoReturn
 from uuid import UUID
 
+from tablecast.errors import CorruptData
 from tablecast.model.schema import ColumnType, TypeName
 
 _I16, _I32, _I64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
@@ -35,6 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _WIDE_DECIMAL = 18  # the largest precision whose unscaled value fits 8 bytes
+_EXACT = Context(prec=80)  # the default of 28 digits would round a DECIMAL(38, s), and two keys would be one
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, int], tuple[Any, int]]  # (bytes, position) -> (value, next position)
@@ -96,9 +100,11 @@ def _decimal(precision: int, scale: int) -> tuple[Encode, Decode]:
     bias = 1 << (8 * size - 1)
 
     def encode(value: Decimal) -> bytes:
-        return (int(value.scaleb(scale)) + bias).to_bytes(size, "big")
+        return (int(value.scaleb(scale, _EXACT)) + bias).to_bytes(size, "big")
 
     def decode(data: bytes, at: int) -> tuple[Decimal, int]:
+        if len(data) < at + size:
+            raise IndexError("the key ends within a DECIMAL")
         unscaled = int.from_bytes(data[at : at + size], "big") - bias
         return Decimal((0 if unscaled >= 0 else 1, _digits(unscaled), -scale)), at + size
 
@@ -116,7 +122,9 @@ def encode_bytes(value: bytes) -> bytes:
 
 
 def decode_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    end = data.index(b"\x00\x01", at)
+    end = data.find(b"\x00\x01", at)
+    if end < 0:
+        _corrupt(data, f"the text that begins at byte {at} does not end")
     return data[at:end].replace(b"\x00\xff", b"\x00"), end + 2
 
 
@@ -126,10 +134,15 @@ def encode_text(value: str) -> bytes:
 
 def decode_text(data: bytes, at: int) -> tuple[str, int]:
     raw, end = decode_bytes(data, at)
-    return raw.decode(), end
+    try:
+        return raw.decode(), end
+    except UnicodeDecodeError:
+        _corrupt(data, f"the text that begins at byte {at} is not UTF-8")
 
 
-def _mapped(inner: tuple[Encode, Decode], to: Callable[[Any], Any], back: Callable[[Any], Any]) -> tuple[Encode, Decode]:
+def _mapped(
+    inner: tuple[Encode, Decode], to: Callable[[Any], Any], back: Callable[[Any], Any]
+) -> tuple[Encode, Decode]:
     inner_encode, inner_decode = inner
 
     def encode(value: Any) -> bytes:
@@ -142,9 +155,10 @@ def _mapped(inner: tuple[Encode, Decode], to: Callable[[Any], Any], back: Callab
     return encode, decode
 
 
+_FLAGS = (False, True)
 _BIGINT = _int(_I64)
 _ELEMENTS: dict[TypeName, tuple[Encode, Decode]] = {
-    TypeName.BOOLEAN: (lambda v: b"\x01" if v else b"\x00", lambda data, at: (data[at] == 1, at + 1)),
+    TypeName.BOOLEAN: (lambda v: b"\x01" if v else b"\x00", lambda data, at: (_FLAGS[data[at]], at + 1)),
     TypeName.SMALLINT: _int(_I16),
     TypeName.INT: _int(_I32),
     TypeName.BIGINT: _BIGINT,
@@ -169,11 +183,25 @@ def element(column_type: ColumnType) -> tuple[Encode, Decode]:
 
 
 def decode_elements(types: Sequence[ColumnType], data: bytes, at: int) -> tuple[Any, ...]:
+    """The values from byte `at` to the end of the key."""
     values = []
-    for column_type in types:
-        value, at = element(column_type)[1](data, at)
-        values.append(value)
+    try:
+        for column_type in types:
+            value, at = element(column_type)[1](data, at)
+            values.append(value)
+    except (struct.error, IndexError, ValueError, OverflowError) as e:
+        _corrupt(data, str(e))
+    _check_end(data, at)
     return tuple(values)
+
+
+def _check_end(key: bytes, end: int) -> None:
+    if len(key) != end:
+        _corrupt(key, f"it has {len(key)} bytes, not {end}")
+
+
+def _corrupt(key: bytes, why: str) -> NoReturn:
+    raise CorruptData(f"the key {key.hex()} does not decode: {why}", key=key.hex())
 
 
 # --- whole keys ----------------------------------------------------------------------------------------------
@@ -206,7 +234,8 @@ def log_prefix(topic_id: int, partition: int) -> bytes:
 
 
 def log_offset(key: bytes) -> int:
-    offset: int = _I64.unpack_from(key, 6)[0]
+    _check_end(key, _LOG.size)
+    offset: int = _I64.unpack_from(key, _LOG_PREFIX.size)[0]
     return offset
 
 
@@ -215,12 +244,13 @@ def topic_prefix(topic_id: int) -> bytes:
 
 
 def group_key(topic_id: int, group: str, partition: int) -> bytes:
-    return _I32.pack(topic_id) + encode_text(group) + struct.pack(">H", partition)
+    return _I32.pack(topic_id) + encode_text(group) + _I16.pack(partition)
 
 
 def decode_group_key(key: bytes) -> tuple[int, str, int]:
-    group, at = decode_text(key, 4)
-    return _I32.unpack_from(key)[0], group, struct.unpack_from(">H", key, at)[0]
+    group, at = decode_text(key, _I32.size)
+    _check_end(key, at + _I16.size)
+    return _I32.unpack_from(key)[0], group, _I16.unpack_from(key, at)[0]
 
 
 def expiry_key(expires_ms: int, family: str, key: bytes) -> bytes:
@@ -228,5 +258,5 @@ def expiry_key(expires_ms: int, family: str, key: bytes) -> bytes:
 
 
 def decode_expiry_key(key: bytes) -> tuple[int, str, bytes]:
-    family, at = decode_text(key, 8)
+    family, at = decode_text(key, _I64.size)
     return _I64.unpack_from(key)[0], family, key[at:]

@@ -32,7 +32,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -49,6 +49,8 @@ HEAD = struct.Struct("<BBHIQQQQQIIQ")
 _STAMP = struct.Struct("<QQQQQ")
 _STAMP_AT = 8
 _HAS_CLASSES = 1
+_MAX_U64 = 2**64 - 1
+_MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999: what a TIMESTAMP can hold
 _classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
 
 
@@ -63,7 +65,7 @@ class Head(NamedTuple):
     version: int
     flags: int
     classes: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     first_offset: int
     seq: int
     ts_ms: int
@@ -77,6 +79,10 @@ class Head(NamedTuple):
     def end_offset(self) -> int:
         return self.first_offset + self.count
 
+    @property
+    def last_id(self) -> int:
+        return self.first_id + (self.count - 1) * ID_STEP
+
 
 def encode_log_batch(
     classes: Sequence[MessageClass],
@@ -87,12 +93,25 @@ def encode_log_batch(
 ) -> bytes:
     """A batch that still lacks what its commit assigns: see `stamp`."""
     key_data, payload_data = b"".join(keys), b"".join(payloads)
-    table = msgspec.msgpack.encode([(c.source_table, int(c.op), c.payload_mode.value, c.user_id) for c in classes])
+    table = msgspec.msgpack.encode(
+        [(c.source_table, int(c.op), c.payload_mode.value, c.user_id) for c in classes]
+    )
     flags = _HAS_CLASSES if len(classes) > 1 else 0
     return b"".join(
         (
             HEAD.pack(
-                LOG_FORMAT, flags, len(classes), len(keys), 0, 0, 0, 0, 0, len(table), len(key_data), len(payload_data)
+                LOG_FORMAT,
+                flags,
+                len(classes),
+                len(keys),
+                0,
+                0,
+                0,
+                0,
+                0,
+                len(table),
+                len(key_data),
+                len(payload_data),
             ),
             array("Q", hashes).tobytes(),
             array("I", accumulate(map(len, keys))).tobytes(),
@@ -105,7 +124,9 @@ def encode_log_batch(
     )
 
 
-def stamp(batch: bytes, *, first_offset: int, seq: int, ts_ms: int, first_id: int, bytes_before: int) -> bytes:
+def stamp(
+    batch: bytes, *, first_offset: int, seq: int, ts_ms: int, first_id: int, bytes_before: int
+) -> bytes:
     """The finished batch: its place in the log written into its head."""
     head = _STAMP.pack(first_offset, seq, ts_ms, first_id, bytes_before)
     return b"".join((batch[:_STAMP_AT], head, batch[_STAMP_AT + _STAMP.size :]))
@@ -117,13 +138,33 @@ def decode_head(data: bytes) -> Head:
     head = Head(*HEAD.unpack_from(data))
     if head.version != LOG_FORMAT:
         raise CorruptData(f"a log batch has format {head.version}; this tablecast reads {LOG_FORMAT}")
+    if head.flags & ~_HAS_CLASSES or head.count < 1 or head.classes < 1:
+        raise CorruptData(
+            f"the head of the log batch at offset {head.first_offset} is not one: "
+            f"flags {head.flags:#x}, {head.count} messages, {head.classes} classes"
+        )
+    if head.end_offset > _MAX_U64 or head.last_id > _MAX_U64 or head.ts_ms > _MAX_TIME_MS:
+        raise CorruptData(
+            f"the log batch at offset {head.first_offset} has an offset, id or time that cannot be: "
+            f"{head.count} messages, first id {head.first_id}, time {head.ts_ms}"
+        )
     return head
 
 
 class LogBatch:
     """A decoded batch. Columns are views of the stored bytes."""
 
-    __slots__ = ("_class_of", "_data", "_hashes", "_key_ends", "_keys_at", "_payload_ends", "_payloads_at", "classes", "head")
+    __slots__ = (
+        "_class_of",
+        "_data",
+        "_hashes",
+        "_key_ends",
+        "_keys_at",
+        "_payload_ends",
+        "_payloads_at",
+        "classes",
+        "head",
+    )
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -136,8 +177,10 @@ class LogBatch:
         table_at = classes_at + (2 * n if head.flags & _HAS_CLASSES else 0)
         self._keys_at = table_at + head.class_bytes
         self._payloads_at = self._keys_at + head.key_bytes
-        if len(data) != self._payloads_at + head.payload_bytes or n < 1:
-            raise CorruptData(f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says")
+        if len(data) != self._payloads_at + head.payload_bytes:
+            raise CorruptData(
+                f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says"
+            )
         view = memoryview(data)
         self._hashes = view[hashes_at:keys_at].cast("Q")
         self._key_ends = view[keys_at:payloads_at].cast("I")
@@ -147,11 +190,25 @@ class LogBatch:
             rows = _classes_decoder.decode(view[table_at : self._keys_at])
             self.classes = [MessageClass(s, Op(o), PayloadMode(m), u) for s, o, m, u in rows]
         except (msgspec.MsgspecError, ValueError) as e:
-            raise CorruptData(f"the class table of the log batch at offset {head.first_offset} does not decode: {e}") from e
-        if self._key_ends[n - 1] != head.key_bytes or self._payload_ends[n - 1] != head.payload_bytes:
+            raise CorruptData(
+                f"the class table of the log batch at offset {head.first_offset} does not decode: {e}"
+            ) from e
+        if not self._adds_up():
             raise CorruptData(f"the columns of the log batch at offset {head.first_offset} do not add up")
 
-    def messages(self, topic_id: int, partition: int, start: int = 0, stop: int | None = None) -> list[Message]:
+    def _adds_up(self) -> bool:
+        """Whether the columns stay within the bytes and the classes there are: Arrow would not check."""
+        head, class_of = self.head, self._class_of
+        return (
+            len(self.classes) == head.classes
+            and _ascends_to(self._key_ends, head.key_bytes)
+            and _ascends_to(self._payload_ends, head.payload_bytes)
+            and (class_of is None or int(np.frombuffer(class_of, np.uint16).max()) < head.classes)
+        )
+
+    def messages(
+        self, topic_id: int, partition: int, start: int = 0, stop: int | None = None
+    ) -> list[Message]:
         """Messages number start to stop of this batch (0 is the first)."""
         head, data, classes = self.head, self._data, self.classes
         key_ends, payload_ends, class_of = self._key_ends, self._payload_ends, self._class_of
@@ -191,17 +248,20 @@ class LogBatch:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
-    def _class_columns(self, start: int, stop: int) -> list[pa.Array]:
+    def _class_columns(self, start: int, stop: int) -> list[pa.Array[Any]]:
         """Source table, op, payload mode, user id: dictionaries over the class table."""
         if self._class_of is None:
             index = np.zeros(stop - start, dtype=np.int32)
         else:
             index = np.frombuffer(self._class_of, dtype=np.uint16)[start:stop].astype(np.int32)
         codes = pa.array(index)
-        columns = zip(*((c.source_table, c.op.label, c.payload_mode.value, c.user_id) for c in self.classes), strict=True)
+        columns = zip(
+            *((c.source_table, c.op.label, c.payload_mode.value, c.user_id) for c in self.classes),
+            strict=True,
+        )
         return [pa.DictionaryArray.from_arrays(codes, pa.array(values, pa.string())) for values in columns]
 
-    def _binary(self, ends: memoryview, at: int, size: int, start: int, stop: int) -> pa.Array:
+    def _binary(self, ends: memoryview, at: int, size: int, start: int, stop: int) -> pa.Array[Any]:
         offsets = np.zeros(stop - start + 1, dtype=np.int32)
         offsets[1:] = np.frombuffer(ends, dtype=np.uint32)[start:stop]
         offsets[0] = ends[start - 1] if start else 0
@@ -209,7 +269,15 @@ class LogBatch:
         return pa.Array.from_buffers(pa.binary(), stop - start, [None, pa.py_buffer(offsets), data])
 
 
-def _constant(value: int, count: int, dtype: type) -> pa.Array:
+def _ascends_to(ends: memoryview, total: int) -> bool:
+    if len(ends) > 1:
+        column = np.frombuffer(ends, np.uint32)
+        if (column[1:] < column[:-1]).any():
+            return False
+    return bool(ends[-1] == total)
+
+
+def _constant(value: int, count: int, dtype: type) -> pa.Array[Any]:
     return pa.array(np.full(count, value, dtype=dtype))
 
 

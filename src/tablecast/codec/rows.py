@@ -34,6 +34,7 @@ from tablecast.errors import CorruptData, InvalidRequest, NotNullViolation, Tabl
 from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
 
 ROW_FORMAT = 1
+_FORMAT_BYTE = bytes([ROW_FORMAT])
 _HEADER = struct.Struct(">BQQ")
 HEADER_SIZE = _HEADER.size
 
@@ -64,11 +65,20 @@ _USUAL = {
     TypeName.INT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
     TypeName.BIGINT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
     TypeName.DOUBLE: "{v}.__class__ is not float or {v} - {v} != 0.0",
-    TypeName.TEXT: "{v}.__class__ is not str",
+    TypeName.TEXT: "{v}.__class__ is not str or not {v}.isascii()",  # beyond ASCII there may be lone surrogates
     TypeName.BYTES: "{v}.__class__ is not bytes",
     TypeName.TIMESTAMP: "{v}.__class__ is not datetime or {v}.tzinfo is not UTC",
     TypeName.DATE: "{v}.__class__ is not date",
     TypeName.UUID: "{v}.__class__ is not UUID",
+}
+
+
+# Generated values that a column of another type may hold too, and how it holds them.
+_GENERATED_AS: dict[tuple[DefaultKind, TypeName], Callable[[Any], Any]] = {
+    (DefaultKind.SNOWFLAKE_ID, TypeName.TEXT): str,
+    (DefaultKind.UUID_V7, TypeName.TEXT): str,
+    (DefaultKind.NOW, TypeName.DATE): datetime.date,
+    (DefaultKind.NOW, TypeName.TIME): datetime.time,
 }
 
 
@@ -97,6 +107,8 @@ def row_header(seq: int, ts_ms: int) -> bytes:
 
 def row_stamp(value: bytes) -> tuple[int, int]:
     """The commit number and time of a stored row."""
+    if len(value) < HEADER_SIZE:
+        raise CorruptData(f"a stored row of {len(value)} bytes is shorter than its header of {HEADER_SIZE}")
     version, seq, ts_ms = _HEADER.unpack_from(value)
     if version != ROW_FORMAT:
         raise CorruptData(f"a stored row has format {version}; this tablecast reads {ROW_FORMAT}")
@@ -131,11 +143,14 @@ class RowCodec:
 
     def decode(self, value: bytes) -> Row:
         """The row in a stored value."""
-        if value[0] != ROW_FORMAT:
-            raise CorruptData(f"a row of {self.schema.full_name} has format {value[0]}; expected {ROW_FORMAT}")
+        if value[:1] != _FORMAT_BYTE:
+            found = value[0] if value else "no byte"
+            raise CorruptData(
+                f"a row of {self.schema.full_name} has format {found}; this tablecast reads {ROW_FORMAT}"
+            )
         try:
             return self._decode(value[HEADER_SIZE:])
-        except msgspec.MsgspecError as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
             raise CorruptData(f"a row of {self.schema.full_name} does not decode: {e}") from e
 
     def values(self, row: Row) -> tuple[Any, ...]:
@@ -178,7 +193,9 @@ class RowCodec:
 def unknown_column(schema: TableSchema, name: str) -> TablecastError:
     known = ", ".join(schema.column_names)
     return UnknownColumn(
-        f"table {schema.full_name} has no column {name!r}; it has: {known}", table=schema.full_name, column=name
+        f"table {schema.full_name} has no column {name!r}; it has: {known}",
+        table=schema.full_name,
+        column=name,
     )
 
 
@@ -248,7 +265,8 @@ def _default_value(column: Column, coerce: Coerce) -> Any:
     if default.kind is DefaultKind.LITERAL:
         return coerce(default.literal)
     generate = default.kind.value  # the name of the Defaults method
-    return lambda defaults: coerce(getattr(defaults, generate)())
+    to_column = _GENERATED_AS.get((default.kind, column.type.name), coerce)
+    return lambda defaults: to_column(getattr(defaults, generate)())
 
 
 def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]:
@@ -256,8 +274,8 @@ def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]
     if len(encoders) == 1:
         only = encoders[0]
         return lambda prefix, values: prefix + only(values[0])
-    return lambda prefix, values: prefix + b"".join(
-        [encode(value) for encode, value in zip(encoders, values, strict=True)]
+    return lambda prefix, values: (
+        prefix + b"".join([encode(value) for encode, value in zip(encoders, values, strict=True)])
     )
 
 

@@ -10,8 +10,9 @@ the type's text form, as SQL reads a literal.
 from __future__ import annotations
 
 import math
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ INT_BITS = {TypeName.SMALLINT: 16, TypeName.INT: 32, TypeName.BIGINT: 64}
 _DECIMAL_CONTEXT = Context(prec=80, rounding=ROUND_HALF_UP)
 _FLOAT32 = struct.Struct("<f")
 _SHOWN = 60  # characters of a wrong value that an error repeats
+MAX_JSON_DEPTH = 100  # arrays and objects inside one another: every reader's parser must be able to follow
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 
 def coercion(column_type: ColumnType, column: str) -> Coerce:
@@ -35,8 +38,7 @@ def coercion(column_type: ColumnType, column: str) -> Coerce:
 
 
 def _refuse(column: str, column_type: ColumnType, value: Any, why: str = "") -> NoReturn:
-    shown = repr(value)
-    shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+    shown = _shown(value)
     reason = f": {why}" if why else ""
     raise TypeMismatch(
         f"column {column!r} is {column_type} and cannot hold {shown} ({type(value).__name__}){reason}",
@@ -44,6 +46,17 @@ def _refuse(column: str, column_type: ColumnType, value: Any, why: str = "") -> 
         expected=str(column_type),
         got=type(value).__name__,
     )
+
+
+def _shown(value: Any) -> str:
+    """The value as an error repeats it. What a caller gives may be huge, endlessly nested or without a repr."""
+    if isinstance(value, str | bytes):
+        value = value[: _SHOWN + 1]
+    try:
+        shown = repr(value)
+    except Exception:
+        return "a value that cannot be shown"
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
 
 
 def _boolean(column_type: ColumnType, column: str) -> Coerce:
@@ -67,11 +80,14 @@ def _integer(column_type: ColumnType, column: str) -> Coerce:
             _refuse(column, column_type, value, "a boolean is not a number")
         if isinstance(value, str):
             try:
-                value = int(value)
+                value = int(_ascii(value))
             except ValueError:
                 _refuse(column, column_type, value, "not a whole number")
         if isinstance(value, float | Decimal):
-            if not math.isfinite(value) or value != int(value):
+            if not _is_finite(value) or not -bound <= value < bound:
+                # Before int(): the integer of 1e1000000 would not fit in memory.
+                _refuse(column, column_type, value, f"out of range {-bound}..{bound - 1}")
+            if value != int(value):
                 _refuse(column, column_type, value, "not a whole number")
             value = int(value)
         if not isinstance(value, int):
@@ -83,12 +99,23 @@ def _integer(column_type: ColumnType, column: str) -> Coerce:
     return coerce
 
 
+def _ascii(text: str) -> str:
+    """Python reads any script's digits as a number; SQL does not."""
+    if not text.isascii():
+        raise ValueError("not ASCII")
+    return text
+
+
+def _is_finite(value: float | Decimal) -> bool:
+    return value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
+
+
 def _floating(column_type: ColumnType, column: str) -> Coerce:
     def coerce(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
             _refuse(column, column_type, value)
         try:
-            number = float(value)
+            number = float(_ascii(value) if isinstance(value, str) else value)
             if column_type.name is TypeName.FLOAT:
                 (number,) = _FLOAT32.unpack(_FLOAT32.pack(number))
         except (ValueError, OverflowError):
@@ -109,16 +136,23 @@ def _decimal(column_type: ColumnType, column: str) -> Coerce:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
             _refuse(column, column_type, value)
         try:
-            # A float's shortest text is what its writer meant: 0.1 is 0.1.
-            number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+            number = _decimal_number(value)
+            if not number.is_finite():
+                _refuse(column, column_type, value, "NaN and infinity are not stored")
             rounded = number.quantize(step, context=_DECIMAL_CONTEXT)
         except (InvalidOperation, ValueError):
             _refuse(column, column_type, value, "not a decimal number in range")
-        if not abs(rounded) < bound:
+        if not rounded.copy_abs() < bound:  # abs() would round to the thread's own precision
             _refuse(column, column_type, value, f"needs more than {column_type.precision} digits")
-        return abs(rounded) if rounded.is_zero() else rounded  # there is no -0.00
+        return rounded.copy_abs() if rounded.is_zero() else rounded  # there is no -0.00
 
     return coerce
+
+
+def _decimal_number(value: int | float | Decimal | str) -> Decimal:
+    if isinstance(value, float):
+        return Decimal(float.__repr__(value))  # its shortest text is what its writer meant: 0.1 is 0.1
+    return Decimal(_ascii(value) if isinstance(value, str) else value)
 
 
 def _text(column_type: ColumnType, column: str) -> Coerce:
@@ -144,17 +178,55 @@ def _bytes(column_type: ColumnType, column: str) -> Coerce:
 
 
 def _json(column_type: ColumnType, column: str) -> Coerce:
-    """Text must be JSON; anything else is encoded. Kept compact, key order and numbers as given."""
+    """Text must be JSON; anything else is encoded. Kept compact, key order and numbers as given.
+
+    It is embedded in payloads as it is, so it must be what every reader of a message can parse: `format` checks the
+    grammar, decoding that no number is out of a double's range.
+    """
 
     def coerce(value: Any) -> str:
         try:
-            if isinstance(value, str):
-                return msgspec.json.format(value.encode(), indent=-1).decode()
-            return msgspec.json.encode(value).decode()
+            given = value.encode() if isinstance(value, str) else _json_bytes(value)
+            text = msgspec.json.format(given, indent=-1).decode()
+            msgspec.json.decode(text)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as e:
             _refuse(column, column_type, value, f"not JSON: {e}")
+        if _json_depth(text) > MAX_JSON_DEPTH:
+            _refuse(column, column_type, value, f"nested more than {MAX_JSON_DEPTH} deep")
+        return text
 
     return coerce
+
+
+def _json_bytes(value: Any) -> bytes:
+    encoded = msgspec.json.encode(value)
+    if b"null" in encoded and not _all_finite(msgspec.to_builtins(value)):
+        raise ValueError("it has no NaN and no infinity")  # msgspec writes them as null
+    return encoded
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    return all(map(_all_finite, inner))
+
+
+def _json_depth(text: str) -> int:
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return 0  # too few brackets to go too deep: no need to look closer
+    depth = deepest = 0
+    for token in _JSON_TOKEN.findall(text):
+        if token in ("[", "{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in ("]", "}"):
+            depth -= 1
+    return deepest
 
 
 def _timestamp(column_type: ColumnType, column: str) -> Coerce:
@@ -169,7 +241,7 @@ def _timestamp(column_type: ColumnType, column: str) -> Coerce:
         if not isinstance(value, datetime):
             _refuse(column, column_type, value, "expected a datetime or ISO 8601 text")
         try:
-            value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            value = value.replace(tzinfo=UTC) if value.utcoffset() is None else value.astimezone(UTC)
         except OverflowError:
             _refuse(column, column_type, value, "out of range in UTC")
         # Through the plain constructor: subclasses and `fold` do not survive storage.
@@ -189,7 +261,7 @@ def _date(column_type: ColumnType, column: str) -> Coerce:
                 _refuse(column, column_type, value, "expected an ISO 8601 date")
         if isinstance(value, datetime) or not isinstance(value, date):
             _refuse(column, column_type, value, "expected a date")
-        return value
+        return date(value.year, value.month, value.day)  # subclasses do not survive storage
 
     return coerce
 
@@ -203,7 +275,7 @@ def _time(column_type: ColumnType, column: str) -> Coerce:
                 _refuse(column, column_type, value, "expected an ISO 8601 time")
         if not isinstance(value, time) or value.tzinfo is not None:
             _refuse(column, column_type, value, "expected a time without a zone")
-        return value.replace(fold=0)
+        return time(value.hour, value.minute, value.second, value.microsecond)
 
     return coerce
 
@@ -211,10 +283,10 @@ def _time(column_type: ColumnType, column: str) -> Coerce:
 def _uuid(column_type: ColumnType, column: str) -> Coerce:
     def coerce(value: Any) -> UUID:
         if isinstance(value, UUID):
-            return value
+            return UUID(int=value.int)
         try:
-            if isinstance(value, str):
-                return UUID(value.strip())
+            if isinstance(value, str) and "_" not in value:  # int() would skip it
+                return UUID(_ascii(value.strip()))
             if isinstance(value, bytes) and len(value) == 16:
                 return UUID(bytes=value)
         except ValueError:

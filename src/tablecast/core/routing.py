@@ -94,8 +94,9 @@ def route_run(run: ChangeRun, routes: Sequence[CompiledRoute], encoder: PayloadE
             message_key = encoder.message_key
             row_keys = [message_key(row) for row in rows]
         message_class = MessageClass(source, run.op, mode, run.user_id)
+        everything = Append(compiled.topic_id, 0, message_class, row_keys, *said[mode])
         chosen = None if compiled.matches is None else _matching(compiled, rows)
-        _spread(compiled, run, rows, message_class, row_keys, *said[mode], chosen, appends)
+        appends += _spread(compiled, run, rows, everything, chosen)
     return appends
 
 
@@ -113,42 +114,25 @@ def _matching(compiled: CompiledRoute, rows: Sequence[Any]) -> list[int]:
 
 
 def _spread(
-    compiled: CompiledRoute,
-    run: ChangeRun,
-    rows: Sequence[Any],
-    message_class: MessageClass,
-    row_keys: list[bytes],
-    payloads: list[bytes],
-    hashes: list[int],
-    chosen: list[int] | None,
-    appends: list[Append],
-) -> None:
-    """Appends the chosen messages (None: all) to the partitions they belong to."""
+    compiled: CompiledRoute, run: ChangeRun, rows: Sequence[Any], everything: Append, chosen: list[int] | None
+) -> list[Append]:
+    """The chosen messages (None: all), each in the partition it belongs to."""
     if compiled.partitions == 1:
         if chosen is None:
-            appends.append(Append(compiled.topic_id, 0, message_class, row_keys, payloads, hashes))
-        elif chosen:
-            appends.append(_pick(compiled.topic_id, 0, message_class, row_keys, payloads, hashes, chosen))
-        return
+            return [everything]
+        return [picked(everything, chosen)] if chosen else []
     by_partition: dict[int, list[int]] = {}
     by_value, partitions = compiled.partition_bytes, compiled.partitions
     for i in range(len(rows)) if chosen is None else chosen:
         data = run.keys[i][_TABLE_ID_BYTES:] if by_value is None else by_value(rows[i])
         by_partition.setdefault(xxh3_64_intdigest(data) % partitions, []).append(i)
-    for partition, picked in by_partition.items():
-        appends.append(_pick(compiled.topic_id, partition, message_class, row_keys, payloads, hashes, picked))
+    return [picked(everything, mine)._replace(partition=partition) for partition, mine in by_partition.items()]
 
 
-def _pick(
-    topic_id: int,
-    partition: int,
-    message_class: MessageClass,
-    row_keys: list[bytes],
-    payloads: list[bytes],
-    hashes: list[int],
-    picked: list[int],
-) -> Append:
-    return Append(
-        topic_id, partition, message_class,
-        [row_keys[i] for i in picked], [payloads[i] for i in picked], [hashes[i] for i in picked],
-    )  # fmt: skip
+def picked(append: Append, chosen: list[int]) -> Append:
+    """Only these of its messages."""
+    return append._replace(
+        keys=[append.keys[i] for i in chosen],
+        payloads=[append.payloads[i] for i in chosen],
+        hashes=[append.hashes[i] for i in chosen],
+    )

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
+from tablecast.codec.catalog import LogStart
 from tablecast.codec.log import MessageClass, encode_log_batch, stamp
 from tablecast.codec.rows import row_header
-from tablecast.core.routing import Append, route_run
+from tablecast.core.routing import Append, picked, route_run
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog
 from tablecast.errors import TablecastError
@@ -45,7 +46,13 @@ class RowView(Protocol):
     def get(self, family: Family, key: bytes) -> bytes | None: ...
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]: ...
     def scan(
-        self, family: Family, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False, floor: bool = False
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
         """As `Reader.scan`; `floor` sees only what is already written."""
         ...
@@ -72,7 +79,7 @@ class Decision:
     records: list[Record] = field(default_factory=list)
     ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     catalog: Catalog | None = None
-    log_starts: dict[tuple[int, int], records.LogStart] = field(default_factory=dict)
+    log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)
 
 
 class Command(Protocol):
@@ -92,7 +99,7 @@ class PartitionLog:
 
     next_offset: int = 0
     bytes_end: int = 0
-    start: records.LogStart = records.LogStart(0)
+    start: LogStart = field(default_factory=lambda: LogStart(0))
 
 
 class LogState:
@@ -189,7 +196,7 @@ class PendingCommit:
         self._batch: Batch = store.batch()
         self._overlay: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
         self._appended: dict[tuple[int, int], _Appended] = {}
-        self._log_starts: dict[tuple[int, int], records.LogStart] = {}
+        self._log_starts: dict[tuple[int, int], LogStart] = {}
         self._runs: list[ChangeRun] = []
         self._deduplicated = 0
         self._dirty = False
@@ -214,7 +221,13 @@ class PendingCommit:
         return [overlay[key] if key in overlay else get(family, key) for key in keys]
 
     def scan(
-        self, family: Family, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False, floor: bool = False
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
         if reverse or floor:
             return self._store.scan(family, start, end, reverse=reverse, floor=floor)
@@ -278,15 +291,10 @@ class PendingCommit:
             if not topic.dedup_window_seconds:
                 kept.append(append)
                 continue
-            fresh = [
-                i
-                for i in range(len(append.keys))
-                if self._is_fresh(topic, append, i, remembered, found)
-            ]
+            fresh = [i for i in range(len(append.keys)) if self._is_fresh(topic, append, i, remembered, found)]
             self._deduplicated += len(append.keys) - len(fresh)
             if fresh:
-                picked = ([column[i] for i in fresh] for column in append[3:])
-                kept.append(Append(*append[:3], *picked))
+                kept.append(picked(append, fresh))
         return kept, found
 
     def _is_fresh(

@@ -132,9 +132,7 @@ class AddColumn(Alone):
                 return Decision(False)
             raise AlreadyExists(f"{self.table} already has a column {self.column.name!r}", column=self.column.name)
         self._check()
-        altered = msgspec.structs.replace(
-            schema, columns=(*schema.columns, self.column), version=schema.version + 1
-        )
+        altered = msgspec.structs.replace(schema, columns=(*schema.columns, self.column), version=schema.version + 1)
         return Decision(
             True,
             records=[_saved(records.table_key(schema.table_id), altered)],

@@ -27,7 +27,7 @@ from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, load
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
 from tablecast.engine.recovery import recover
-from tablecast.engine.writer import Ticket, Writer
+from tablecast.engine.writer import PUBLISHED, Ticket, Writer
 from tablecast.errors import DatabaseClosed, InvalidRequest, OffsetOutOfRange
 from tablecast.model.message import Message
 from tablecast.model.position import Start, StartKind
@@ -59,7 +59,7 @@ class Engine:
         self.catalog: Catalog = recovered.catalog
         self.seq = recovered.mark.seq
         self._floor_ms = recovered.mark.ts_ms
-        self.snapshot: Snapshot = store.snapshot()
+        self.snapshot: Snapshot = store.snapshot(*PUBLISHED)
         self._logs: LogState = recovered.logs
         self._ends = {place: log.next_offset for place, log in recovered.logs.partitions.items()}
         self._starts = {place: log.start.offset for place, log in recovered.logs.partitions.items()}
@@ -114,6 +114,10 @@ class Engine:
         self.feed.publish(commit)
 
     # --- reading ---
+
+    def whole_snapshot(self) -> Snapshot:
+        """All families at one moment, for what checks or counts everything. May hold a commit not durable yet."""
+        return self.store.snapshot()
 
     def now_ms(self) -> int:
         return max(self._floor_ms, self._clock())
@@ -192,7 +196,8 @@ class Engine:
         if partition is not None:
             if not 0 <= partition < topic.partitions:
                 raise InvalidRequest(
-                    f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}", partition=partition
+                    f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}",
+                    partition=partition,
                 )
             return [partition]
         self._turn += 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,7 @@ from tablecast.errors import CorruptData, InvalidRequest, OffsetOutOfRange, Unkn
 from tablecast.model.message import Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
-from tablecast.storage.base import Family
+from tablecast.storage.base import Family, Reader
 
 REDRIVE_GROUP = "$redrive"  # remembers which dead letters were sent back
 MAX_GROUP_BYTES = 255
@@ -69,7 +68,7 @@ def check_group_name(group: str) -> None:
         )
 
 
-def load(view: View, topic_id: int, group: str, partition: int) -> GroupState | None:
+def load(view: Reader, topic_id: int, group: str, partition: int) -> GroupState | None:
     stored = view.get(Family.GROUPS, keys.group_key(topic_id, group, partition))
     return None if stored is None else codec.decode(stored)
 
@@ -150,9 +149,7 @@ class Claim:
         for letter in claimed.dead:
             decision.appends.append(_dead_letter(view, topic, self.group, partition, letter))
         if claimed.end > claimed.start or claimed.skipped:
-            decision.response.append(
-                Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped)
-            )
+            decision.response.append(Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped))
         return claimed.end - claimed.start, len(claimed.dead)
 
 
@@ -343,7 +340,7 @@ def known(view: View, topic: Topic, group: str, partition: int) -> GroupState:
     return state
 
 
-def group_states(reader: Any, topic_id: int) -> Iterator[tuple[str, int, GroupState]]:
+def group_states(reader: Reader, topic_id: int) -> Iterator[tuple[str, int, GroupState]]:
     """Every group of a topic, hidden ones included: (group, partition, state)."""
     prefix = keys.topic_prefix(topic_id)
     for key, value in reader.scan(Family.GROUPS, prefix, keys.after(prefix)):

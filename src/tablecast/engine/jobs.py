@@ -17,7 +17,7 @@ from tablecast.codec.catalog import JobRecord
 from tablecast.core import group as groups
 from tablecast.engine.commit import Decision, View
 from tablecast.engine.groups import ExpireClaims, group_states
-from tablecast.engine.retention import RemoveExpired, Removed, TrimLog, retained_from
+from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
 from tablecast.errors import InvalidRequest, TablecastError
 from tablecast.storage.base import Family, Reader
 
@@ -141,7 +141,7 @@ class Jobs:
         while True:
             upto = keys.expiry_key(self._engine.now_ms() + 1, "", b"")
             due = []
-            for key, _ in self._engine.snapshot.scan(Family.EXPIRY, b"", upto):
+            for key, _ in self._engine.store.scan(Family.EXPIRY, b"", upto):
                 due.append(key)
                 if len(due) == EXPIRED_PER_STEP:
                     break
@@ -167,4 +167,3 @@ def job_records(reader: Reader, names: list[str]) -> list[JobRecord]:
         stored = reader.get(Family.META, records.job_key(name))
         found.append(records.decode_record(JobRecord, stored) if stored else JobRecord(name, "new", 0))
     return found
-

@@ -27,9 +27,7 @@ def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end
             yield batch
 
 
-def read_messages(
-    reader: Reader, topic_id: int, partition: int, offset: int, end: int, limit: int
-) -> list[Message]:
+def read_messages(reader: Reader, topic_id: int, partition: int, offset: int, end: int, limit: int) -> list[Message]:
     """At most `limit` messages from `offset` on, below `end`."""
     found: list[Message] = []
     for batch in batches_from(reader, topic_id, partition, offset, min(end, offset + limit)):
@@ -40,9 +38,7 @@ def read_messages(
     return found
 
 
-def read_arrow(
-    reader: Reader, topic_id: int, partition: int, offset: int, end: int
-) -> Iterator[pa.RecordBatch]:
+def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
     for batch in batches_from(reader, topic_id, partition, offset, end):
         first = batch.head.first_offset
         yield batch.arrow(topic_id, partition, max(0, offset - first), end - first)

@@ -66,9 +66,7 @@ def scan_values(
     return ((key, value) for key, value in found if is_live(table, value, now_ms))
 
 
-def lookup_values(
-    reader: Reader, table: Table, wanted: Sequence[bytes], now_ms: int
-) -> list[tuple[bytes, bytes]]:
+def lookup_values(reader: Reader, table: Table, wanted: Sequence[bytes], now_ms: int) -> list[tuple[bytes, bytes]]:
     """(key, stored value) of those keys that have a live row, in the order of the keys."""
     stored = reader.get_many(Family.ROWS, wanted)
     return [
@@ -99,7 +97,8 @@ def rows_arrow(table: Table, rows: Sequence[Row], seqs: Sequence[int] | None = N
 def values_arrow(table: Table, found: Iterable[tuple[bytes, bytes]], limit: int | None = None) -> pa.Table:
     """Stored values as an Arrow table with `_seq`."""
     decode = table.codec.decode
-    rows, seqs = [], []
+    rows: list[Row] = []
+    seqs: list[int] = []
     for _, value in found:
         if limit is not None and len(rows) >= limit:
             break

@@ -138,7 +138,7 @@ def topic_groups(engine: Engine) -> pa.Table:
 def jobs(engine: Engine) -> pa.Table:
     rows = [
         (j.name, j.status, j.started_ms or None, j.finished_ms, j.runs, j.removed, j.bytes_freed, j.error)
-        for j in job_records(engine.snapshot, engine.jobs.names)
+        for j in job_records(engine.store, engine.jobs.names)
     ]
     return _table(
         [

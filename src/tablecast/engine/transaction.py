@@ -68,7 +68,13 @@ class Transaction:
         return [self.get(family, key) for key in keys]
 
     def scan(
-        self, family: Family, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False, floor: bool = False
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
         if family is not Family.ROWS or not self._overlay or floor:
             return self._snapshot.scan(family, start, end, reverse=reverse, floor=floor)

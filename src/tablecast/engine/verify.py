@@ -26,6 +26,7 @@ from tablecast.codec.log import ID_STEP, LogBatch
 from tablecast.codec.rows import Row, row_stamp
 from tablecast.core.routing import content_hash
 from tablecast.engine.catalog import Catalog, Table
+from tablecast.engine.engine import Engine
 from tablecast.engine.groups import group_states
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.recovery import load_catalog, load_logs
@@ -58,6 +59,11 @@ class VerifyReport:
 
 class _Enough(Exception):
     pass
+
+
+def verify_engine(engine: Engine, progress: Progress | None = None) -> VerifyReport:
+    """Checks an open database while it goes on working."""
+    return verify(engine.whole_snapshot(), engine.now_ms(), progress)
 
 
 def verify(reader: Reader, now_ms: int, progress: Progress | None = None) -> VerifyReport:
@@ -173,9 +179,13 @@ class _Verifier:
             if keys.log_offset(key) != head.first_offset or head.first_offset != offset:
                 self._bad(f"{where}: offset {offset} should follow, but a batch begins at {head.first_offset}")
             if head.bytes_before != position:
-                self._bad(f"{where}: the batch at {offset} stands at byte {position}, its head says {head.bytes_before}")
+                self._bad(
+                    f"{where}: the batch at {offset} stands at byte {position}, its head says {head.bytes_before}"
+                )
             if head.seq < seq or head.ts_ms < ts_ms or head.first_id <= last_id or head.seq > self._mark.seq:
-                self._bad(f"{where}: the batch at {offset} is older than the one before it, or newer than the last commit")
+                self._bad(
+                    f"{where}: the batch at {offset} is older than the one before it, or newer than the last commit"
+                )
             offset, position = head.end_offset, head.bytes_before + len(value)
             seq, ts_ms, last_id = head.seq, head.ts_ms, head.first_id + (head.count - 1) * ID_STEP
             yield batch
@@ -210,7 +220,9 @@ class _Verifier:
             self.report.folded += 1
             extra = said.living(table.schema.full_name) - expected
             if extra:
-                self._bad(f"{topic.full_name} tells of a row that {table.schema.full_name} does not have: {min(extra)!r}")
+                self._bad(
+                    f"{topic.full_name} tells of a row that {table.schema.full_name} does not have: {min(extra)!r}"
+                )
 
     def _check_row_said(
         self, topic: Topic, route: Route, table: Table, place: tuple[str | None, bytes], seq: int, row: Row, said: _Said

@@ -29,8 +29,9 @@ from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Command, Commit, LogState, PendingCommit
 from tablecast.engine.durability import Durability
 from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
-from tablecast.storage.base import Snapshot, Store
+from tablecast.storage.base import Family, Snapshot, Store
 
+PUBLISHED = (Family.ROWS, Family.GROUPS)  # what readers see as of the last durable commit; logs are bounded by offsets
 QUEUE_COMMANDS = 4096  # commands waiting to be decided; beyond, callers wait
 QUEUE_WAIT_SECONDS = 30.0  # how long a caller waits for room before it is told to come back
 COMMIT_COMMANDS = 4096  # commands in one commit: bounds how long the first of them waits
@@ -136,7 +137,7 @@ class Writer:
 
     def submit(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> Ticket:
         """Queues a command. Waits for room if the queue is full."""
-        if self._failure is not None or self._closing:
+        if self._is_refusing():
             raise self._refusal()
         if len(self._queue) >= QUEUE_COMMANDS:
             self._wait_for_room()
@@ -147,12 +148,15 @@ class Writer:
         # there is enough to decide.
         if not self._syncing or self._queued_rows >= WORTH_WAKING_ROWS:
             self._ring()
-        if self._failure is not None or self._closing:
+        if self._is_refusing():
             self._ring()  # the deciding thread refuses what it finds, also what came late
         return ticket
 
     def execute(self, command: Command) -> Any:
         return self.submit(command).wait()
+
+    def _is_refusing(self) -> bool:
+        return self._failure is not None or self._closing
 
     @property
     def queue_depth(self) -> int:
@@ -281,7 +285,7 @@ class Writer:
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
-        self._pass_to_syncer(tickets, commit, self._store.snapshot())
+        self._pass_to_syncer(tickets, commit, self._store.snapshot(*PUBLISHED))
 
     def _pass_to_syncer(self, tickets: list[Ticket], commit: Commit | None, snapshot: Snapshot | None) -> None:
         self._syncing = True

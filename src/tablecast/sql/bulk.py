@@ -132,5 +132,3 @@ def _arrow_rows(table: Table, given: pa.Table | pa.RecordBatch) -> list[tuple[An
         except pa.ArrowInvalid as e:
             raise TypeMismatch(f"column {name!r} cannot be cast from {given.column(name).type} to {wanted}: {e}") from e
     return list(zip(*columns, strict=True)) if columns else []
-
-

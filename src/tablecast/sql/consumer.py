@@ -58,9 +58,7 @@ class Consumer:
         """Ends `run` after the message at hand; what was claimed and not handled is given back."""
         self._stopped.set()
 
-    def run(
-        self, handler: Callable[[Message], None], *, retry: Retry | None = None, until_idle: bool = False
-    ) -> int:
+    def run(self, handler: Callable[[Message], None], *, retry: Retry | None = None, until_idle: bool = False) -> int:
         """Handles messages until `stop`, or, with `until_idle`, until there are none. Returns how many."""
         retry = retry or Retry()
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +12,8 @@ from tablecast.engine.durability import Durability
 from tablecast.engine.engine import Engine, system_clock
 from tablecast.engine.jobs import INTERVAL_SECONDS
 from tablecast.engine.retention import Removed
-from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.engine.verify import Progress, VerifyReport, verify_engine
+from tablecast.model.schema import Actor, Role
 from tablecast.sql.consumer import Consumer, Retry
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
@@ -77,6 +77,10 @@ class Database(Session):
         """A consistent copy of everything acknowledged so far, at `path`, while reads and writes go on."""
         self._engine.backup(os.fspath(path))
 
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Reads everything and compares what must agree: see `engine.verify`."""
+        return verify_engine(self._engine, progress)
+
     def close(self) -> None:
         """Finishes queued writes and closes. Idempotent."""
         self._engine.close()
@@ -91,7 +95,7 @@ class Database(Session):
         self.close()
 
 
-def open(
+def open(  # noqa: A001 - tablecast.open(path), as gzip.open
     path: str | os.PathLike[str],
     *,
     durability: str = "fsync",
@@ -105,7 +109,7 @@ def open(
 
     `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none".
     """
-    store: Store = MemoryStore() if path == MEMORY else RocksStore.open(Path(path), create=create)
+    store: Store = MemoryStore() if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
     try:
         return Database(
             store,

@@ -90,7 +90,9 @@ def _nack(statement: s.Nack, context: Context) -> Result:
     topic = _topic(context, statement.topic, "NACK")
     partition = _partition(topic, statement.partition)
     offsets = list(statement.offsets)
-    return _moved("NACK", settle(context.engine, Settle(topic.topic_id, statement.group, partition, None, offsets, True)))
+    return _moved(
+        "NACK", settle(context.engine, Settle(topic.topic_id, statement.group, partition, None, offsets, True))
+    )
 
 
 def _moved(verb: str, acknowledged: int) -> Result:

@@ -9,13 +9,12 @@ meanwhile; the statement runs again if they did.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
 from tablecast.codec.rows import Row, unknown_column
-from tablecast.core.expression import compile_expression
 from tablecast.engine.catalog import Table
 from tablecast.engine.reading import KeyRange, scan_values, values_arrow
 from tablecast.engine.rows import DeleteRows, RowCommand, Transform, UpdateRows, Written
@@ -24,8 +23,8 @@ from tablecast.errors import InvalidRequest, TransactionConflict, TypeMismatch, 
 from tablecast.model.schema import ColumnType, TypeName
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, refuse_system
-from tablecast.sql.generated import StatementValues, generate, lift_generated
-from tablecast.sql.parameters import parameter_type
+from tablecast.sql.generated import StatementValues, generate
+from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_insert import write_result
 from tablecast.sql.plan_select import read_tables
 from tablecast.sql.result import Result
@@ -38,28 +37,13 @@ MAX_ATTEMPTS = 10  # of a statement whose rows keep changing under it
 Evaluate = Callable[[Row], Any]
 
 
-@dataclass(slots=True)
-class Lifted:
-    """A tree whose generated values became parameters; compiled once per combination of parameter types."""
-
-    tree: exp.Expr
-    names: list[str]
-    compiled: dict[tuple[ColumnType | None, ...], Any] = field(default_factory=dict)
-
-    def bind(self, table: Table, params: Sequence[Any], values: StatementValues) -> tuple[Evaluate, ColumnType | None]:
-        bound = (*params, *generate(values, self.names))
-        types = tuple(parameter_type(value) for value in bound)
-        found = self.compiled.get(types)
-        if found is None:
-            found = self.compiled[types] = compile_expression(self.tree, table.schema, param_types=types)
-        evaluate = found.row
-        if not bound:
-            return evaluate, found.type
-        return (lambda row: evaluate(row, bound)), found.type
-
-
-def _lift(tree: exp.Expr, parameters: int) -> Lifted:
-    return Lifted(*lift_generated(tree, parameters + 1))
+def _bind(
+    lifted: Lifted, table: Table, params: Sequence[Any], values: StatementValues
+) -> tuple[Evaluate, ColumnType | None]:
+    bound = lifted.parameters(params, values)
+    found = lifted.compiled(table.schema, bound)
+    evaluate = found.row
+    return (lambda row: evaluate(row, bound)) if bound else evaluate, found.type
 
 
 @dataclass(slots=True)
@@ -108,16 +92,14 @@ class ChangePlan:
     def _matches(self, params: Sequence[Any], values: StatementValues) -> Evaluate | None:
         if self.where is None:
             return None
-        matches, kind = self.where.bind(self.table, params, values)
+        matches, kind = _bind(self.where, self.table, params, values)
         if kind is not None and kind.name is not TypeName.BOOLEAN:
             raise TypeMismatch(f"WHERE {self.where.tree.sql('duckdb')} is {kind}, not BOOLEAN")
         return matches
 
-    def _transform(
-        self, params: Sequence[Any], values: StatementValues, matches: Evaluate | None
-    ) -> Transform:
+    def _transform(self, params: Sequence[Any], values: StatementValues, matches: Evaluate | None) -> Transform:
         codec = self.table.codec
-        bound = [None if lifted is None else lifted.bind(self.table, params, values)[0] for lifted in self.values]
+        bound = [None if lifted is None else _bind(lifted, self.table, params, values)[0] for lifted in self.values]
         assignments = list(zip(self.targets, bound, strict=True))
 
         def transform(before: Row) -> Row | None:
@@ -242,7 +224,7 @@ def plan_update(statement: Update, context: Context) -> ChangePlan:
         if index in targets:
             raise InvalidRequest(f"column {assignment.column!r} is set twice", column=assignment.column)
         targets.append(index)
-        values.append(None if is_default(assignment.value) else _lift(assignment.value, statement.parameters))
+        values.append(None if is_default(assignment.value) else Lifted.of(assignment.value, statement.parameters))
     return _plan("UPDATE", statement, table, targets, values)
 
 
@@ -258,7 +240,7 @@ def _target(name: TableName, context: Context, what: str) -> Table:
 def _plan(
     verb: str, statement: Update | Delete, table: Table, targets: list[int], values: list[Lifted | None]
 ) -> ChangePlan:
-    where = None if statement.where is None else _lift(statement.where, statement.parameters)
+    where = None if statement.where is None else Lifted.of(statement.where, statement.parameters)
     schema = table.schema
     select = exp.select("*").from_(exp.table_(schema.name, db=schema.namespace, quoted=True))
     if statement.where is not None:
@@ -268,4 +250,3 @@ def _plan(
         verb, table, statement.where, where, targets, values, projection, statement.reads,
         plan_access(select, schema), statement.parameters,
     )  # fmt: skip
-

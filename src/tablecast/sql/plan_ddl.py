@@ -7,11 +7,12 @@ from typing import Any
 
 from msgspec import UNSET
 
+from tablecast.codec.values import coercion
+from tablecast.core.expression import compile_filter
 from tablecast.engine import ddl
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import InvalidSchema, TransactionState, TypeMismatch, UnsupportedSql
-from tablecast.codec.values import coercion
-from tablecast.core.expression import compile_filter
+from tablecast.model.change import Op
 from tablecast.model.schema import Column, DefaultKind, Role, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
@@ -141,7 +142,7 @@ def add_source(statement: s.AddSource, context: Context) -> Result:
 
 def drop_source(statement: s.DropSource, context: Context) -> Result:
     topic = find_topic(context.catalog, statement.topic, context.namespace)
-    every = len(statement.ops) == len(s.Op)
+    every = len(statement.ops) == len(Op)
     name = full_name(statement.table, context.namespace)
     command = ddl.DropSource(topic.full_name, name, None if every else statement.ops)
     return _done(context, command, "DROP SOURCE")

@@ -16,8 +16,8 @@ from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encod
 from tablecast.errors import InvalidRequest, SqlSyntaxError, UnknownColumn
 from tablecast.model.schema import Column, TableSchema
 from tablecast.sql.context import Context, find_table, refuse_system
-from tablecast.sql.generated import StatementValues, generate, generator_name, lift_generated
-from tablecast.sql.parameters import parameter_type
+from tablecast.sql.generated import StatementValues, generator_name
+from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.result import Result
 from tablecast.sql.returning import Projection, plan_projection
@@ -62,9 +62,7 @@ class InsertPlan:
                 )
 
 
-def write_rows(
-    context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool
-) -> Written:
+def write_rows(context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool) -> Written:
     """Checks and encodes in the caller's thread, then lets the writer decide."""
     if table.checks:
         for row in rows:
@@ -158,21 +156,17 @@ _NO_COLUMNS = TableSchema(0, "", "VALUES", kind="SHARED", columns=(), primary_ke
 
 def _computed(tree: exp.Expr, parameters: int) -> Cell:
     """An expression without columns. Constant ones are evaluated once."""
-    lifted, names = lift_generated(tree, parameters + 1)
+    lifted = Lifted.of(tree, parameters)
     try:
-        if not names and next(lifted.find_all(exp.Placeholder), None) is None:
-            value = compile_expression(lifted, _NO_COLUMNS).row(None)
+        if not lifted.names and next(lifted.tree.find_all(exp.Placeholder), None) is None:
+            value = compile_expression(lifted.tree, _NO_COLUMNS).row(None)
             return lambda params, values: value
     except UnknownColumn as e:
         raise UnknownColumn(f"VALUES holds {e.details.get('column', 'a column')!r}: a column has no value here") from e
-    cache: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def cell(params: Sequence[Any], values: StatementValues) -> Any:
-        bound = (*params, *generate(values, names))
-        types = tuple(parameter_type(value) for value in bound)
-        if types not in cache:
-            cache[types] = compile_expression(lifted, _NO_COLUMNS, param_types=types).row
-        return cache[types](None, bound)
+        bound = lifted.parameters(params, values)
+        return lifted.compiled(_NO_COLUMNS, bound).row(None, bound)
 
     return cell
 
@@ -205,14 +199,13 @@ def plan_conflict(
         targets.append(index)
     trees = [_pair_tree(assignment.value) for assignment in conflict.assignments]
     condition = None if conflict.where is None else _pair_tree(conflict.where)
-    lifted = [lift_generated(tree, parameters + 1) for tree in (*trees, *([condition] if condition is not None else []))]
+    lifted = [Lifted.of(tree, parameters) for tree in (*trees, *([condition] if condition is not None else []))]
 
     def bind(params: Sequence[Any], values: StatementValues) -> Resolve:
         evaluators = []
-        for tree, names in lifted:
-            bound = (*params, *generate(values, names))
-            types = tuple(parameter_type(value) for value in bound)
-            evaluators.append((compile_expression(tree, pair_schema, param_types=types).row, bound))
+        for expression in lifted:
+            bound = expression.parameters(params, values)
+            evaluators.append((expression.compiled(pair_schema, bound).row, bound))
 
         def resolve(existing: Row, proposed: Row) -> Row | None:
             both = pair(existing, proposed)

@@ -161,7 +161,7 @@ def read_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> pa.Tabl
     """A stateless read of any size, as Arrow."""
     start = request.start or EARLIEST
     partitions = range(topic.partitions) if request.partition is None else [request.partition]
-    batches = []
+    batches: list[pa.RecordBatch] = []
     for partition in partitions:
         offset = engine.resolve(topic, partition, start)
         batches += engine.read_arrow(topic, partition, offset, engine.log_range(topic.topic_id, partition)[1])

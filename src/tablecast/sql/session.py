@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -33,8 +32,17 @@ from tablecast.sql.query import QueryEngine
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require
 
-PLANS_KEPT = 1024  # prepared statements per session, least recently used go first
+PLANS_KEPT = 1024  # prepared statements per session; the oldest go first
 STALE_ATTEMPTS = 10
+
+
+class Prepared(NamedTuple):
+    """A statement of its own text, planned for one version of the catalog."""
+
+    catalog: Catalog
+    statement: s.Statement
+    parameters: int
+    plan: Plan
 
 
 class Session:
@@ -48,12 +56,26 @@ class Session:
         self.actor = actor
         self.namespace = namespace
         self._transaction: Transaction | None = None
-        self._plans: OrderedDict[str, tuple[Catalog, list[tuple[s.Statement, Plan | None]]]] = OrderedDict()
+        self._plans: dict[str, Prepared] = {}
+        self._autocommit = Context(engine, queries, actor, namespace)
 
     # --- SQL ---
 
     def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
         """Runs one or several statements and returns the last one's result."""
+        prepared = self._plans.get(sql)
+        if (
+            prepared is not None
+            and prepared.catalog is self._engine.catalog
+            and prepared.parameters == len(params)
+            and idempotency_key is None
+            and self._transaction is None
+        ):
+            # What a program sends again and again: nothing is left to do but bind and run.
+            try:
+                return prepared.plan.run(self._autocommit, params)
+            except StalePlan:
+                pass
         return self.execute_all(sql, params, idempotency_key=idempotency_key)[-1]
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
@@ -63,9 +85,7 @@ class Session:
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return result
 
-    def execute_all(
-        self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
-    ) -> list[Result]:
+    def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
         """Every statement's result. With an idempotency key they are one transaction, committed once."""
         self._engine.check_open()
         if idempotency_key is not None:
@@ -93,19 +113,19 @@ class Session:
 
     def _planned(self, sql: str) -> list[tuple[s.Statement, Plan | None]]:
         """Statements with their plans; a plan holds for one version of the catalog."""
-        catalog = self._engine.catalog if self._transaction is None else self._transaction.catalog
-        found = self._plans.get(sql)
-        if found is not None and found[0] is catalog:
-            return found[1]
+        context = self._context()
+        prepared = self._plans.get(sql)
+        if prepared is not None and prepared.catalog is context.catalog:
+            return [(prepared.statement, prepared.plan)]
         parsed = parse(sql)
-        # Statements behind one that defines something can only be planned when it has run.
-        planned: list[tuple[s.Statement, Plan | None]] = [(statement, None) for statement in parsed]
-        if len(parsed) == 1 and isinstance(parsed[0], s.Insert | s.Update | s.Delete | s.Select):
-            planned = [(parsed[0], plan(parsed[0], self._context()))]
-            self._plans[sql] = catalog, planned
-            if len(self._plans) > PLANS_KEPT:
-                self._plans.popitem(last=False)
-        return planned
+        if len(parsed) > 1 or not isinstance(parsed[0], s.Insert | s.Update | s.Delete | s.Select):
+            # Statements behind one that defines something can only be planned when that has run.
+            return [(statement, None) for statement in parsed]
+        made = plan(parsed[0], context)
+        self._plans[sql] = Prepared(context.catalog, parsed[0], parsed[0].parameters, made)
+        if len(self._plans) > PLANS_KEPT:
+            self._plans.pop(next(iter(self._plans)), None)
+        return [(parsed[0], made)]
 
     def _run(self, statement: s.Statement, prepared: Plan | None, params: Sequence[Any]) -> Result:
         if isinstance(statement, s.Begin | s.Commit | s.Rollback):

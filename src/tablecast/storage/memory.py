@@ -207,15 +207,12 @@ class MemoryStore:
         reverse: bool = False,
         floor: bool = False,
     ) -> Iterator[Row]:
-        return self._snapshot([family]).scan(family, start, end, reverse=reverse, floor=floor)
+        return self.snapshot(family).scan(family, start, end, reverse=reverse, floor=floor)
 
-    def snapshot(self) -> MemorySnapshot:
-        return self._snapshot(list(Family))
-
-    def _snapshot(self, families: list[Family]) -> MemorySnapshot:
+    def snapshot(self, *families: Family) -> MemorySnapshot:
         with self._lock:
             self.require_open()
-            tables = {family: self._tables[family] for family in families}
+            tables = {family: self._tables[family] for family in families or Family}
             for table in tables.values():
                 table.shared = True
         return MemorySnapshot(self, tables)

@@ -373,12 +373,13 @@ class RocksStore:
             self._readers.add(view)
         return Scan(view, start, end, reverse, floor).rows(_AHEAD[family])
 
-    def snapshot(self) -> RocksSnapshot:
+    def snapshot(self, *families: Family) -> RocksSnapshot:
         # One native snapshot and one iterator per family: that no write comes between makes them one moment.
         with self._writing:
             self._require_open()
-            views = {family: View(self._path, native.iter()) for family, native in self._families.items()}
-            gets = {family: native.snapshot().__getitem__ for family, native in self._families.items()}
+            natives = [(family, self._families[family]) for family in families or Family]
+            views = {family: View(self._path, native.iter()) for family, native in natives}
+            gets = {family: native.snapshot().__getitem__ for family, native in natives}
             snapshot = RocksSnapshot(self._path, gets, views)
             self._readers.add(snapshot)
         return snapshot

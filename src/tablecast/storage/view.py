@@ -49,6 +49,8 @@ class PerFamily(dict[Family, T], Generic[T]):
         self._path = path
 
     def __missing__(self, family: Family) -> NoReturn:
+        if self:
+            raise KeyError(f"family {family} is not part of this snapshot")
         raise closed_error(self._path)
 
 

@@ -145,8 +145,8 @@ class FaultyStore:
     def batch(self) -> Batch:
         return self.store.batch()
 
-    def snapshot(self) -> Snapshot:
-        return self.store.snapshot()
+    def snapshot(self, *families: Family) -> Snapshot:
+        return self.store.snapshot(*families)
 
     def checkpoint(self, path: str) -> None:
         self.store.checkpoint(path)

@@ -18,6 +18,17 @@ from tablecast.core.expression import functions
 from tablecast.core.expression.casts import castable, converter
 from tablecast.core.expression.datatypes import column_type
 from tablecast.core.expression.failure import Failure
+from tablecast.core.expression.lattice import (
+    IntegerLiteral,
+    Side,
+    StringLiteral,
+    arithmetic,
+    common,
+    is_decimal,
+    is_integer,
+    is_numeric,
+    settled,
+)
 from tablecast.core.expression.like import pieces
 from tablecast.core.expression.literals import read, readable
 from tablecast.core.expression.numeric import MAX_DIGITS, decimal_negate, fits
@@ -41,17 +52,6 @@ from tablecast.core.expression.tree import (
     Or,
     Param,
     Same,
-)
-from tablecast.core.expression.lattice import (
-    IntegerLiteral,
-    Side,
-    StringLiteral,
-    arithmetic,
-    common,
-    is_decimal,
-    is_integer,
-    is_numeric,
-    settled,
 )
 from tablecast.errors import SqlSyntaxError, TypeMismatch, UnknownColumn, UnsupportedSql
 from tablecast.model.schema import ColumnType, TableSchema, TypeName

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from tablecast.core.expression.lattice import is_decimal, is_integer, is_numeric
 from tablecast.core.expression.numeric import MAX_DIGITS
 from tablecast.core.expression.parse import canonical
 from tablecast.core.expression.temporal import DATE_PARTS, STARTS, SYNONYMS, TIME_PARTS
@@ -30,7 +31,6 @@ from tablecast.core.expression.tree import (
     Extreme,
     Node,
 )
-from tablecast.core.expression.lattice import is_decimal, is_integer, is_numeric
 from tablecast.errors import TypeMismatch, UnsupportedSql
 from tablecast.model.schema import ColumnType, TypeName
 

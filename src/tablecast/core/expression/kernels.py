@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablecast.core.arrow_types import arrow_type
+from tablecast.core.expression.lattice import is_float, is_integer
 from tablecast.core.expression.like import re2
 from tablecast.core.expression.tree import (
     BIGINT,
@@ -25,7 +26,6 @@ from tablecast.core.expression.tree import (
     Const,
     may_be_nan,
 )
-from tablecast.core.expression.lattice import is_float, is_integer
 
 Kernel = Callable[..., Any]
 

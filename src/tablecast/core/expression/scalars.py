@@ -11,9 +11,9 @@ from typing import Any
 
 from tablecast.core.expression import numeric, temporal, textual
 from tablecast.core.expression.casing import lower, upper
+from tablecast.core.expression.lattice import is_decimal, is_float, is_integer
 from tablecast.core.expression.like import ilike, like, matcher
 from tablecast.core.expression.tree import DATE, DOUBLE, FLOAT, TIME, Call, Const, may_be_nan
-from tablecast.core.expression.lattice import is_decimal, is_float, is_integer
 
 Implementation = str | Callable[..., Any]
 

@@ -80,26 +80,26 @@ class GroupCheck:
 
     def _deliver(self, message: Seen, event: Delivered) -> None:
         state = self._state(message.partition)
-        whom = f"to consumer {event.consumer!r}"
         acked_at = state.acked.get(message.offset)
         if acked_at is not None and acked_at < event.asked:
-            self._add(Kind.REDELIVERED, f"{message} {whom}, after it was acked")
+            self._add(Kind.REDELIVERED, f"{message} to {event.consumer!r}, after it was acked")
         if (message.offset, message.delivery) in state.counts:
+            whom = f"to {event.consumer!r}"
             self._add(Kind.CLAIMED_TWICE, f"{message} {whom}: delivery {message.delivery} was given before")
         state.counts.add((message.offset, message.delivery))
         state.delivered.add(message.offset)
         self._deliveries += 1
-        self._compare(message, whom)
+        self._compare(message, event.consumer)
 
-    def _compare(self, message: Seen, whom: str) -> None:
+    def _compare(self, message: Seen, consumer: str) -> None:
         """What a consumer gets is what stays on the log."""
         if self._log is None or message.offset < self._log_start(message.partition):
             return
         on_log = self._on_log.get((message.partition, message.offset))
         if on_log is None:
-            self._add(Kind.PHANTOM, f"{message} {whom} is not on the log")
+            self._add(Kind.PHANTOM, f"{message} to {consumer!r} is not on the log")
         elif _content(message) != _content(on_log):
-            self._add(Kind.WRONG_CONTENT, f"{message} {whom} is not the one on the log, {on_log}")
+            self._add(Kind.WRONG_CONTENT, f"{message} to {consumer!r} is not {on_log} of the log")
 
     def _state(self, partition: int) -> PartitionState:
         if partition not in self._partitions:
@@ -114,5 +114,15 @@ class GroupCheck:
 
 
 def _content(message: Seen) -> tuple[object, ...]:
-    said = bytes(message.payload)
-    return message.message_id, message.row_key, message.op, message.mode, said, message.ts, message.seq
+    """All but the delivery count."""
+    return (
+        message.message_id,
+        message.table,
+        message.user_id,
+        message.key,
+        message.op,
+        message.mode,
+        message.payload,
+        message.ts,
+        message.seq,
+    )
