@@ -42,7 +42,9 @@ TWO = table(BIGINT, TEXT)
 
 
 def tree(sql: str) -> Any:
-    return sqlglot.parse_one(sql, dialect="duckdb")
+    return sqlglot.parse_one(
+        sql + " ", dialect="duckdb"
+    )  # sqlglot misreads a text that has $1 and ends in ''
 
 
 def path(sql: str, schema: TableSchema = ONE, params: Sequence[Any] = ()) -> AccessPath:
@@ -72,7 +74,9 @@ def path(sql: str, schema: TableSchema = ONE, params: Sequence[Any] = ()) -> Acc
 )
 def test_points(where: str, keys: list[int]) -> None:
     kind = AccessKind.POINT if len(keys) == 1 else AccessKind.POINTS
-    assert path(f"SELECT * FROM app.t WHERE {where}") == AccessPath(kind, tuple((k,) for k in keys), exact=True)
+    assert path(f"SELECT * FROM app.t WHERE {where}") == AccessPath(
+        kind, tuple((k,) for k in keys), exact=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,12 @@ def test_a_conjunct_that_is_left_over_narrows_but_is_not_exact() -> None:
     assert path("SELECT * FROM t WHERE k0 = 5 AND v > 1") == AccessPath(AccessKind.POINT, ((5,),))
     assert path("SELECT * FROM t WHERE k0 = 5 AND k0 = 6") == AccessPath(AccessKind.POINT, ((5,),))
     assert path("SELECT * FROM t WHERE k0 = 5 AND k0 < 6") == AccessPath(AccessKind.POINT, ((5,),))
-    assert path("SELECT * FROM t WHERE k0 > 5 AND k0 > 6 LIMIT 3") == AccessPath(AccessKind.RANGE, lower=(5, False))
+    assert path("SELECT * FROM t WHERE k0 >= 5 AND k0 <= 5.5") == AccessPath(
+        AccessKind.RANGE, lower=(5, True)
+    )
+    assert path("SELECT * FROM t WHERE k0 > 5 AND k0 > 6 LIMIT 3") == AccessPath(
+        AccessKind.RANGE, lower=(5, False)
+    )
 
 
 def test_composite_keys() -> None:
@@ -408,7 +417,9 @@ def cases(draw: st.DrawFn) -> Case:
                 return f"{column} {draw(st.sampled_from(['<', '<=', '>', '>=']))} {value(kind)}"
         return "v = 1"
 
-    shown = draw(st.sampled_from(["*", "*", "v, k0", "k0 AS v, v AS k0", "v + 1 AS w", "count(*) AS n", "DISTINCT v"]))
+    shown = draw(
+        st.sampled_from(["*", "*", "v, k0", "k0 AS v, v AS k0", "v + 1 AS w", "count(*) AS n", "DISTINCT v"])
+    )
     sql = f"SELECT {shown} FROM app.t"
     if conjuncts := [conjunct() for _ in range(draw(st.integers(0, 4)))]:
         sql += " WHERE " + " AND ".join(conjuncts)
@@ -470,7 +481,12 @@ def by_path(engine: QueryEngine, case: Case, plan: AccessPlan) -> list[Row]:
     return [tuple(row[i] for i in picked) for row in found[path.offset :]]
 
 
-@settings(max_examples=400, deadline=None)
+def everything(engine: QueryEngine, case: Case) -> list[Row]:
+    """The answer without LIMIT and OFFSET, only asked when some of its rows are needed."""
+    return ask(engine, case._replace(sql=case.sql.split(" LIMIT ")[0].split(" OFFSET ")[0]), case.rows)
+
+
+@settings(max_examples=120, deadline=None)
 @given(case=cases())
 def test_a_path_answers_as_the_whole_table_does(engine: QueryEngine, case: Case) -> None:
     plan = plan_access(tree(case.sql), case.schema)
@@ -484,9 +500,6 @@ def test_a_path_answers_as_the_whole_table_does(engine: QueryEngine, case: Case)
         assert narrowed == whole
     elif case.limited:
         assert len(narrowed) == len(whole)
-        unlimited = case._replace(sql=case.sql.split(" LIMIT ")[0].split(" OFFSET ")[0])
-        everything = ask(engine, unlimited, case.rows)
-        for row in narrowed:
-            everything.remove(row)
+        assert all(row in everything(engine, case) for row in narrowed)
     else:
         assert sorted(narrowed, key=repr) == sorted(whole, key=repr)

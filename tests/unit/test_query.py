@@ -63,7 +63,9 @@ def run(engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any =
     return engine.run(sqlglot.parse_one(sql, dialect="duckdb"), tables, params)
 
 
-def rows(engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any = TABLES) -> list[tuple[Any, ...]]:
+def rows(
+    engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any = TABLES
+) -> list[tuple[Any, ...]]:
     return Result.of_arrow(run(engine, sql, params, tables)).rows
 
 
@@ -211,21 +213,25 @@ def test_every_type_comes_out_as_it_went_in(engine: QueryEngine) -> None:
 
 def test_uuid_as_text(engine: QueryEngine) -> None:
     text = pa.table({"u": [str(UUID(int=5))]})
-    assert rows(engine, "SELECT u FROM t WHERE u = $1", [UUID(int=5)], {(None, "t"): text}) == [(str(UUID(int=5)),)]
+    assert rows(engine, "SELECT u FROM t WHERE u = $1", [UUID(int=5)], {(None, "t"): text}) == [
+        (str(UUID(int=5)),)
+    ]
 
 
 def test_a_timestamp_is_an_instant(engine: QueryEngine) -> None:
     tables = {(None, "t"): TYPED}
-    assert rows(engine, "SELECT ts + INTERVAL 1 DAY FROM t WHERE b", (), tables) == [(WHEN + timedelta(days=1),)]
+    assert rows(engine, "SELECT ts + INTERVAL 1 DAY FROM t WHERE b", (), tables) == [
+        (WHEN + timedelta(days=1),)
+    ]
     assert rows(engine, "SELECT date_trunc('hour', ts) FROM t WHERE b", (), tables) == [
         (datetime(2024, 5, 1, 12, tzinfo=UTC),)
     ]
     elsewhere = WHEN.astimezone(timezone(timedelta(hours=9)))
     for same in (WHEN, elsewhere, WHEN.replace(tzinfo=None)):
         assert rows(engine, "SELECT s FROM t WHERE ts = $1", [same], tables) == [("Grüße 😀",)]
-    assert rows(engine, "SELECT ts::TIMESTAMPTZ, ts::TIMESTAMP_NS, ts::TIMESTAMP_S FROM t WHERE b", (), tables) == [
-        (WHEN, WHEN, WHEN.replace(microsecond=0))
-    ]
+    assert rows(
+        engine, "SELECT ts::TIMESTAMPTZ, ts::TIMESTAMP_NS, ts::TIMESTAMP_S FROM t WHERE b", (), tables
+    ) == [(WHEN, WHEN, WHEN.replace(microsecond=0))]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,7 @@ def test_results_in_plain_types(engine: QueryEngine, expression: str, kind: Any,
 
 @pytest.mark.parametrize("expression", ["'101'::BIT", "1::UHUGEINT", "[sum(id)]"])
 def test_types_that_arrow_has_no_plain_form_for(engine: QueryEngine, expression: str) -> None:
-    with pytest.raises(UnsupportedSql, match="column 'x' .*cast it to TEXT"):
+    with pytest.raises(UnsupportedSql, match=r"column 'x' .*cast it to TEXT"):
         run(engine, f"SELECT {expression} AS x FROM orders")
 
 
@@ -273,7 +279,9 @@ def test_two_columns_of_one_name(engine: QueryEngine) -> None:
     assert Result.of_arrow(found).rows == [(2, "bob")]
 
 
-@pytest.mark.parametrize("sql", ["SELECT * FROM t", "SELECT *, _seq FROM t", "SELECT a.* FROM t a, t b WHERE a.id = b.id"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM t", "SELECT *, _seq FROM t", "SELECT a.* FROM t a, t b WHERE a.id = b.id"]
+)
 def test_readers_are_read_like_tables(engine: QueryEngine, sql: str) -> None:
     table = pa.table({"id": [1, 2, 3], "ts": pa.array([0, 1, 2], INSTANT), "_seq": [4, 5, 6]})
     reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=2))
@@ -327,7 +335,11 @@ def test_values_that_are_no_sql_values(engine: QueryEngine, value: Any) -> None:
     ("sql", "error", "text"),
     [
         ("SELECT nope FROM orders", UnknownColumn, 'Referenced column "nope" not found'),
-        ("SELECT orders.nope FROM orders", UnknownColumn, 'Table "orders" does not have a column named "nope"'),
+        (
+            "SELECT orders.nope FROM orders",
+            UnknownColumn,
+            'Table "orders" does not have a column named "nope"',
+        ),
         ("SELECT z.id FROM orders", UnknownTable, 'Referenced table "z" not found'),
         ("SELECT * FROM app.nope", UnknownTable, "there is no table 'app.nope'"),
         ("SELECT nope(id) FROM orders", UnsupportedSql, "Function with name nope does not exist"),
@@ -346,7 +358,7 @@ def test_errors_are_ours(engine: QueryEngine, sql: str, error: type[TablecastErr
         run(engine, sql)
     assert text in caught.value.message
     assert type(caught.value) is error
-    for noise in ("LINE 1", "table 0", "Candidate functions", "Use \"SET", "Error:", "\n"):
+    for noise in ("LINE 1", "table 0", "Candidate functions", 'Use "SET', "Error:", "\n"):
         assert noise not in caught.value.message
 
 
@@ -397,7 +409,10 @@ def test_a_timeout_hits_only_the_query_that_is_late() -> None:
 def test_memory_is_limited() -> None:
     engine = QueryEngine(memory_limit_mb=32)
     with pytest.raises(TooLarge, match="32 MB"):
-        run(engine, "SELECT range, md5(range::TEXT) AS h FROM range(5000000) ORDER BY h LIMIT 1 OFFSET 4000000")
+        run(
+            engine,
+            "SELECT range, md5(range::TEXT) AS h FROM range(5000000) ORDER BY h LIMIT 1 OFFSET 4000000",
+        )
     assert rows(engine, "SELECT count(*) FROM orders") == [(3,)]
     engine.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,10 +154,10 @@ def test_refused_before_it_runs(engine: QueryEngine, attack: str) -> None:
 
 @pytest.mark.parametrize("attack", STATEMENTS, indirect=True)
 def test_only_queries_are_run(engine: QueryEngine, attack: str, tmp_path: Path) -> None:
-    before = sorted(os.listdir(tmp_path))
+    before = sorted(tmp_path.iterdir())
     with pytest.raises((UnsupportedSql, ParseError)):
         run(engine, attack)
-    assert sorted(os.listdir(tmp_path)) == before
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("attack", FILES + STATEMENTS + CATALOGS + INDIRECT + PYTHON, indirect=True)
@@ -184,11 +183,11 @@ def test_the_second_wall_takes_one_statement(engine: QueryEngine, sql: str) -> N
 def test_the_locked_session_alone(engine: QueryEngine, attack: str, tmp_path: Path) -> None:
     cursor = engine._cursor()
     cursor.register("t", TABLES[None, "t"])
-    before = sorted(os.listdir(tmp_path))
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(duckdb.Error):
         cursor.execute(attack).fetchall()
     cursor.close()
-    assert sorted(os.listdir(tmp_path)) == before
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_settings_of_the_locked_session(engine: QueryEngine) -> None:
@@ -235,7 +234,11 @@ def test_values_of_any_length_are_refused(engine: QueryEngine, sql: str) -> None
 
 
 def test_qualified_functions_are_refused(engine: QueryEngine) -> None:
-    for sql in ("SELECT main.getenv('HOME')", "SELECT pg_catalog.current_setting('threads')", "SELECT name.upper() FROM t"):
+    for sql in (
+        "SELECT main.getenv('HOME')",
+        "SELECT pg_catalog.current_setting('threads')",
+        "SELECT name.upper() FROM t",
+    ):
         with pytest.raises(UnsupportedSql):
             run(engine, sql)
 

@@ -78,9 +78,7 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kind: type[R], data: bytes) -> R:
     if not data or data[0] != RECORD_FORMAT:
         found = data[0] if data else "nothing"
-        raise CorruptData(
-            f"a {kind.__name__} record has format {found}; this tablecast reads {RECORD_FORMAT}"
-        )
+        raise CorruptData(f"a {kind.__name__} record has format {found}; this tablecast reads {RECORD_FORMAT}")
     try:
         return msgspec.msgpack.decode(data[1:], type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:

@@ -145,9 +145,7 @@ class RowCodec:
         """The row in a stored value."""
         if value[:1] != _FORMAT_BYTE:
             found = value[0] if value else "no byte"
-            raise CorruptData(
-                f"a row of {self.schema.full_name} has format {found}; this tablecast reads {ROW_FORMAT}"
-            )
+            raise CorruptData(f"a row of {self.schema.full_name} has format {found}; this tablecast reads {ROW_FORMAT}")
         try:
             return self._decode(value[HEADER_SIZE:])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
@@ -169,9 +167,7 @@ class RowCodec:
         return default(defaults) if callable(default) else default
 
     def coerce_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(
-            self._coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True)
-        )
+        return tuple(self._coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True))
 
     def decode_key(self, key: bytes, at: int) -> tuple[Any, ...]:
         """The primary key's values in a storage key whose prefix has `at` bytes."""

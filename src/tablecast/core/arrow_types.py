@@ -1,8 +1,8 @@
 """The one Arrow type of every column type.
 
-A TIMESTAMP is microseconds in UTC. JSON is its text. A UUID is Arrow's own `arrow.uuid` extension over 16 bytes:
-DuckDB reads it as its UUID type without a cast, and gives it back when `arrow_lossless_conversion` is on (text
-otherwise); the bytes compare as UUIDs do.
+A TIMESTAMP is microseconds in UTC. JSON is its text. A UUID is Arrow's own `arrow.uuid` extension over 16
+bytes: DuckDB reads it as its UUID type without a cast, and gives it back when `arrow_lossless_conversion`
+is on (text otherwise); the bytes compare as UUIDs do.
 """
 
 from __future__ import annotations

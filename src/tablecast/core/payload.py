@@ -5,7 +5,8 @@
     diff   for an update: the key columns, and each changed column as {"old": …, "new": …}; insert and delete as full
 
 and a message's key: the primary key's values as a JSON array. BIGINT and DECIMAL are strings (a browser would round
-them), TIMESTAMP is ISO 8601 with Z, BYTES is base64, JSON columns are embedded as they are, NULL is null.
+them), a DECIMAL with all its digits and no exponent; TIMESTAMP is ISO 8601 with Z, BYTES is base64, JSON columns are
+embedded as they are, NULL is null.
 
 Encoding is on the write path of every row, so per table a struct type and a constructor call are generated once and
 msgspec writes the bytes.
@@ -25,6 +26,8 @@ from tablecast.model.topic import PayloadMode
 
 _encode = msgspec.json.Encoder().encode
 RowToBytes = Callable[[Any], bytes]
+_TABLE = "_table"
+_PLAIN_SCALE = 6  # up to this scale str() of a Decimal never uses an exponent; beyond, 0.0000001 becomes 1E-7
 
 
 @lru_cache(maxsize=512)
@@ -42,7 +45,7 @@ class PayloadEncoder:
         self._json: list[Callable[[Any], Any]] = [_json_value(column) for column in schema.columns]
 
     def diff(self, before: Any, after: Any) -> bytes:
-        said: dict[str, Any] = {"_table": self._schema.full_name}
+        said: dict[str, Any] = {_TABLE: self._schema.full_name}
         for i in self._schema.key_indexes:
             said[self._schema.columns[i].name] = self._json[i](getattr(after, f"c{i}"))
         for i, (old, new) in enumerate(
@@ -64,6 +67,8 @@ def _json_value(column: Column) -> Callable[[Any], Any]:
     """A column's value as msgspec should see it to write the JSON we promise."""
     if column.type.name is TypeName.BIGINT:
         return lambda v: None if v is None else str(v)
+    if column.type.name is TypeName.DECIMAL and column.type.scale > _PLAIN_SCALE:
+        return lambda v: None if v is None else format(v, "f")
     if column.type.name is TypeName.JSON:
         return lambda v: None if v is None else msgspec.Raw(v.encode())
     return lambda v: v
@@ -75,6 +80,8 @@ def _json_expression(schema: TableSchema, index: int) -> str:
     if column.type.name is TypeName.BIGINT:
         required = column.not_null or column.name in schema.primary_key
         return f"str({v})" if required else f"None if {v} is None else str({v})"
+    if column.type.name is TypeName.DECIMAL and column.type.scale > _PLAIN_SCALE:
+        return f"None if {v} is None else format({v}, 'f')"
     if column.type.name is TypeName.JSON:
         return f"None if {v} is None else Raw({v}.encode())"
     return v
@@ -83,10 +90,17 @@ def _json_expression(schema: TableSchema, index: int) -> str:
 def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
     fields = [(f"c{i}", Any) for i in indexes]
     names = {f"c{i}": schema.columns[i].name for i in indexes}
+    if any(_encode(name) != b'"%s"' % name.encode() for name in names.values()):
+        return _dict_encoder(schema, indexes)  # a struct cannot have fields whose names JSON escapes
     said = msgspec.defstruct(
-        f"Payload_{schema.name}", fields, rename=names, tag_field="_table", tag=schema.full_name, gc=False
+        f"Payload_{schema.name}", fields, rename=names, tag_field=_TABLE, tag=schema.full_name, gc=False
     )
     return _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
+
+
+def _dict_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
+    pairs = [f"{schema.columns[i].name!r}: {_json_expression(schema, i)}" for i in indexes]
+    return _compiled(f"{{{', '.join([f'{_TABLE!r}: {schema.full_name!r}', *pairs])}}}", None)
 
 
 def _key_array_encoder(schema: TableSchema) -> RowToBytes:

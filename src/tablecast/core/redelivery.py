@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from tablecast.codec.group import ACKED, Acked, Claim, Fragment, GroupState, Returned
 from tablecast.core.fragments import append, edit, status_at
+from tablecast.core.group import is_saturated
 
 REDRIVEN = "redriven"
 
 
 def has_work(state: GroupState, *, log_end: int, now_ms: int) -> bool:
-    """Whether a claim now could give anything: something new, something that came back, or an overdue claim."""
-    if state.next_offset < log_end:
+    """Whether a claim now could give anything: something new, something that came back, or an overdue claim.
+
+    A saturated group is given nothing new: a reader that took that for work would claim again and again.
+    """
+    if state.next_offset < log_end and not is_saturated(state):
         return True
     return any(
         isinstance(part.status, Returned) or (isinstance(part.status, Claim) and part.status.deadline_ms <= now_ms)
@@ -43,6 +47,8 @@ def is_done(state: GroupState, offset: int) -> bool:
 
 def mark_done(state: GroupState, offset: int) -> GroupState:
     """Acknowledges an offset that nobody was given: how a redrive remembers what it sent back."""
+    if offset < state.committed:
+        return state
     if offset >= state.next_offset:
         state = append(state, offset + 1, Returned(None, 0, REDRIVEN))
     return edit(state, (offset, offset + 1), lambda part: ACKED)

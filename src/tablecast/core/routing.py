@@ -22,7 +22,7 @@ from tablecast.core.expression import compile_expression, compile_filter
 from tablecast.core.payload import PayloadEncoder
 from tablecast.errors import ExpressionError, InvalidTopic
 from tablecast.model.change import ChangeRun, Op
-from tablecast.model.schema import TableSchema
+from tablecast.model.schema import TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 
 _TABLE_ID_BYTES = 4
@@ -69,6 +69,8 @@ def _partition_bytes(expression: str, schema: TableSchema) -> Callable[[Any], by
     compiled = compile_expression(expression, schema)
     if compiled.type is None:
         raise InvalidTopic(f"PARTITION BY {expression} is always NULL: every message would go to one partition")
+    if compiled.type.name is TypeName.JSON:
+        raise InvalidTopic(f"PARTITION BY {expression} is JSON, which may write one value in several ways")
     evaluate, encode = compiled.row, keys.element(compiled.type)[0]
 
     def partition_bytes(row: Any) -> bytes:
@@ -113,6 +115,25 @@ def _matching(compiled: CompiledRoute, rows: Sequence[Any]) -> list[int]:
         ) from e
 
 
+def _by_partition(
+    compiled: CompiledRoute, run: ChangeRun, rows: Sequence[Any], chosen: Sequence[int]
+) -> dict[int, list[int]]:
+    """Which of the chosen rows go where; in each partition they keep their order."""
+    by_value, partitions = compiled.partition_bytes, compiled.partitions
+    found: dict[int, list[int]] = {}
+    try:
+        for i in chosen:
+            data = run.keys[i][_TABLE_ID_BYTES:] if by_value is None else by_value(rows[i])
+            found.setdefault(xxh3_64_intdigest(data) % partitions, []).append(i)
+    except ExpressionError as e:
+        raise ExpressionError(
+            f"the PARTITION BY of topic {compiled.topic_name} cannot be evaluated for this row: {e.message}",
+            topic=compiled.topic_name,
+            partition_by=compiled.route.partition_by,
+        ) from e
+    return found
+
+
 def _spread(
     compiled: CompiledRoute, run: ChangeRun, rows: Sequence[Any], everything: Append, chosen: list[int] | None
 ) -> list[Append]:
@@ -121,11 +142,7 @@ def _spread(
         if chosen is None:
             return [everything]
         return [picked(everything, chosen)] if chosen else []
-    by_partition: dict[int, list[int]] = {}
-    by_value, partitions = compiled.partition_bytes, compiled.partitions
-    for i in range(len(rows)) if chosen is None else chosen:
-        data = run.keys[i][_TABLE_ID_BYTES:] if by_value is None else by_value(rows[i])
-        by_partition.setdefault(xxh3_64_intdigest(data) % partitions, []).append(i)
+    by_partition = _by_partition(compiled, run, rows, range(len(rows)) if chosen is None else chosen)
     return [picked(everything, mine)._replace(partition=partition) for partition, mine in by_partition.items()]
 
 

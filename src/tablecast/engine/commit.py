@@ -9,6 +9,7 @@ commands after it (they may rely on it: all of them become durable together) and
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -22,7 +23,7 @@ from tablecast.codec.rows import row_header
 from tablecast.core.routing import Append, picked, route_run
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog
-from tablecast.errors import TablecastError
+from tablecast.errors import CorruptData, TablecastError
 from tablecast.model.change import ChangeRun, Op
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Batch, Family, Reader, Store
@@ -30,6 +31,8 @@ from tablecast.storage.base import Batch, Family, Reader, Store
 LOG_BATCH_MESSAGES = 16_384  # one log batch at most: a reader decodes a whole batch to serve one message of it
 LOG_BATCH_BYTES = 4 * 2**20  # and at most about this many payload bytes, for the same reason
 DEDUP_DIGEST_BYTES = 16
+_SEEN_FORMAT = 1
+_SEEN = struct.Struct(">BQ")
 
 Record = tuple[Family, bytes, bytes | None]  # None removes the key
 
@@ -251,7 +254,7 @@ class PendingCommit:
 
     def apply(self, decision: Decision) -> None:
         """All of it. Whatever can fail (routing, encoding) happens before anything is taken in."""
-        appends, dedup_records = self._route(decision)
+        appends, dedup_records, deduplicated = self._route(decision)
         writes = [(run, self._row_values(run)) for run in decision.runs]
         catalog = self.catalog if decision.catalog is None else decision.catalog
         for run, values in writes:
@@ -267,9 +270,11 @@ class PendingCommit:
             self._log_starts.update(decision.log_starts)
             self._dirty = True
         self._runs += decision.runs
+        self._deduplicated += deduplicated
         self.catalog = catalog
 
-    def _route(self, decision: Decision) -> tuple[list[Append], list[Record]]:
+    def _route(self, decision: Decision) -> tuple[list[Append], list[Record], int]:
+        """The messages, the records that remember them, and how many were dropped as said before."""
         appends = decision.appends
         for run in decision.runs:
             table = self.catalog.tables[run.table_id]
@@ -278,24 +283,25 @@ class PendingCommit:
                 appends = appends + route_run(run, routes, table.payload, table.schema.full_name)
         deduplicating = [a for a in appends if self.catalog.topics[a.topic_id].dedup_window_seconds]
         if not deduplicating:
-            return appends, []
+            return appends, [], 0
         return self._deduplicate(appends)
 
-    def _deduplicate(self, appends: list[Append]) -> tuple[list[Append], list[Record]]:
+    def _deduplicate(self, appends: list[Append]) -> tuple[list[Append], list[Record], int]:
         """Drops messages that said the same inside the topic's window, and remembers the others."""
         kept: list[Append] = []
         remembered: dict[bytes, Record] = {}
         found: list[Record] = []
+        dropped = 0
         for append in appends:
             topic = self.catalog.topics[append.topic_id]
             if not topic.dedup_window_seconds:
                 kept.append(append)
                 continue
             fresh = [i for i in range(len(append.keys)) if self._is_fresh(topic, append, i, remembered, found)]
-            self._deduplicated += len(append.keys) - len(fresh)
+            dropped += len(append.keys) - len(fresh)
             if fresh:
                 kept.append(picked(append, fresh))
-        return kept, found
+        return kept, found, dropped
 
     def _is_fresh(
         self, topic: Topic, append: Append, i: int, remembered: dict[bytes, Record], found: list[Record]
@@ -303,10 +309,10 @@ class PendingCommit:
         window_ms = topic.dedup_window_seconds * 1000
         key = dedup_key(append, i)
         seen = self.get(Family.KEYS, key)
-        if key in remembered or (seen is not None and self.ts_ms - int.from_bytes(seen[1:9], "big") < window_ms):
+        if key in remembered or (seen is not None and self.ts_ms - decode_seen(seen) < window_ms):
             return False
         expires = keys.expiry_key(self.ts_ms + window_ms, Family.KEYS, key)
-        remembered[key] = (Family.KEYS, key, b"\x01" + self.ts_ms.to_bytes(8, "big"))
+        remembered[key] = (Family.KEYS, key, encode_seen(self.ts_ms))
         found += [remembered[key], (Family.EXPIRY, expires, b"")]
         return True
 
@@ -384,17 +390,30 @@ class PendingCommit:
 
 
 def dedup_key(append: Append, i: int) -> bytes:
-    """What a dedup entry is filed under: topic, then a digest of source table, op, key and content.
+    """What a dedup entry is filed under: topic, then a digest of source table, op, user, key and content.
 
-    A cryptographic digest: two messages taken for one would be a lost event.
+    A cryptographic digest: two messages taken for one would be a lost event. The user is part of a row's identity:
+    in a USER table two people's rows may have one key and say the same.
     """
     said = blake2b(digest_size=DEDUP_DIGEST_BYTES)
-    for part in (append.message_class.source_table.encode(), append.message_class.op.label.encode()):
-        said.update(part + b"\x00")
-    said.update(len(append.keys[i]).to_bytes(4, "big"))
-    said.update(append.keys[i])
+    source, op, _, user_id = append.message_class
+    for part in (source.encode(), op.label.encode(), (user_id or "").encode(), append.keys[i]):
+        said.update(len(part).to_bytes(4, "big"))
+        said.update(part)
     said.update(append.payloads[i])
     return b"d" + keys.topic_prefix(append.topic_id) + said.digest()
+
+
+def encode_seen(ts_ms: int) -> bytes:
+    """The value of a dedup entry: when the message was last let through."""
+    return _SEEN.pack(_SEEN_FORMAT, ts_ms)
+
+
+def decode_seen(value: bytes) -> int:
+    if len(value) != _SEEN.size or value[0] != _SEEN_FORMAT:
+        raise CorruptData(f"a dedup entry is {value.hex()}, which is not format {_SEEN_FORMAT} and a time")
+    ts_ms: int = _SEEN.unpack(value)[1]
+    return ts_ms
 
 
 def merged(

@@ -16,7 +16,7 @@ from tablecast.codec.rows import row_header
 from tablecast.engine.commit import Command, Decision, View
 from tablecast.engine.rows import Written
 from tablecast.errors import CorruptData, IdempotencyMismatch, InvalidRequest
-from tablecast.storage.base import Family
+from tablecast.storage.base import Family, Reader
 
 KEPT_MS = 24 * 3600 * 1000
 MAX_KEY_BYTES = 255
@@ -46,12 +46,10 @@ class Once:
         return self.command.weight
 
     def decide(self, view: View) -> Decision:
+        repeated = recall(view, self.key, self.fingerprint)
+        if repeated is not None:
+            return Decision(repeated)
         stored_key = idempotency_key(self.key)
-        stored = view.get(Family.KEYS, stored_key)
-        if stored is not None:
-            remembered = decode_remembered(stored)
-            if remembered.expires_ms > view.ts_ms:
-                return Decision(self._repeat(view, remembered))
         decision = self.command.decide(view)
         answer: Written = decision.response
         expires = view.ts_ms + KEPT_MS
@@ -60,31 +58,64 @@ class Once:
             bodies = [view.catalog.tables[self.table_id].codec.encode(row) for row in answer.rows]
         remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies)
         decision.records += [
-            (Family.KEYS, stored_key, bytes([_FORMAT]) + msgspec.msgpack.encode(remembered)),
+            (Family.KEYS, stored_key, encode_remembered(remembered)),
             (Family.EXPIRY, keys.expiry_key(expires, Family.KEYS, stored_key), b""),
         ]
         return decision
 
-    def _repeat(self, view: View, remembered: Remembered) -> Written:
-        if remembered.fingerprint != self.fingerprint:
-            raise IdempotencyMismatch(
-                f"idempotency key {self.key!r} was used for another request; use a new key for a new request",
-                key=self.key,
-            )
-        table = view.catalog.tables.get(remembered.table_id) if remembered.table_id is not None else None
-        header = row_header(0, 0)
-        rows = [table.codec.decode(header + body) for body in remembered.bodies] if table else []
-        return Written(remembered.seq, remembered.count, rows)
+
+@dataclass(slots=True)
+class Recall:
+    """Asks the writer what a key was answered with: what it knows is durable when it says so."""
+
+    key: str
+    fingerprint: bytes
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        return Decision(recall(view, self.key, self.fingerprint))
+
+
+def may_be_known(reader: Reader, key: str) -> bool:
+    """False if no request with this key was ever committed, or its day is long over."""
+    return reader.get(Family.KEYS, idempotency_key(key)) is not None
+
+
+def recall(view: View, key: str, fingerprint: bytes) -> Written | None:
+    """What the request with this key was answered in the last day; None if there was none."""
+    stored = view.get(Family.KEYS, idempotency_key(key))
+    remembered = None if stored is None else decode_remembered(stored)
+    if remembered is None or remembered.expires_ms <= view.ts_ms:
+        return None
+    if remembered.fingerprint != fingerprint:
+        raise IdempotencyMismatch(
+            f"idempotency key {key!r} was used for another request; use a new key for a new request", key=key
+        )
+    table = view.catalog.tables.get(remembered.table_id) if remembered.table_id is not None else None
+    header = row_header(0, 0)
+    rows = [table.codec.decode(header + body) for body in remembered.bodies] if table else []
+    return Written(remembered.seq, remembered.count, rows)
 
 
 def idempotency_key(key: str) -> bytes:
-    encoded = key.encode()
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"idempotency key {key!r} holds a lone surrogate, which is not Unicode text") from None
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
     return b"i" + encoded
 
 
+def encode_remembered(remembered: Remembered) -> bytes:
+    return bytes([_FORMAT]) + msgspec.msgpack.encode(remembered)
+
+
 def decode_remembered(value: bytes) -> Remembered:
     if value[:1] != bytes([_FORMAT]):
-        raise CorruptData(f"an idempotency record has format {value[:1]!r}; expected {_FORMAT}")
-    return msgspec.msgpack.decode(value[1:], type=Remembered)
+        found = value[0] if value else "no byte"
+        raise CorruptData(f"an idempotency record has format {found}; this tablecast reads {_FORMAT}")
+    try:
+        return msgspec.msgpack.decode(value[1:], type=Remembered)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise CorruptData(f"an idempotency record does not decode: {e}") from e

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tablecast.codec import keys
-from tablecast.codec.log import MESSAGE_SCHEMA, Head, LogBatch, decode_head
+from tablecast.codec.log import Head, LogBatch, decode_head, messages_arrow
 from tablecast.errors import OffsetOutOfRange
 from tablecast.model.message import Message
 from tablecast.storage.base import Family, Reader
+
+ARROW_PIECE_BYTES = 8 * 2**20  # payload bytes in one Arrow table of a long read
 
 
 def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[LogBatch]:
@@ -38,14 +40,18 @@ def read_messages(reader: Reader, topic_id: int, partition: int, offset: int, en
     return found
 
 
-def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
+def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[pa.Table]:
+    """Messages offset <= … < end as Arrow tables of some megabytes each, so that a reader need not hold them all."""
+    piece: list[LogBatch] = []
+    size = 0
     for batch in batches_from(reader, topic_id, partition, offset, end):
-        first = batch.head.first_offset
-        yield batch.arrow(topic_id, partition, max(0, offset - first), end - first)
-
-
-def empty_arrow() -> pa.Table:
-    return MESSAGE_SCHEMA.empty_table()
+        piece.append(batch)
+        size += batch.head.payload_bytes
+        if size >= ARROW_PIECE_BYTES:
+            yield messages_arrow(piece, topic_id, partition, offset, end)
+            piece, size = [], 0
+    if piece:
+        yield messages_arrow(piece, topic_id, partition, offset, end)
 
 
 def gone(topic_id: int, partition: int, offset: int, log_start: int) -> OffsetOutOfRange:

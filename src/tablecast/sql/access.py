@@ -105,9 +105,7 @@ class _Planning:
             case exp.In() if not conjunct.args.get("query") and not conjunct.args.get("unnest"):
                 return self._term(conjunct.this, "=", conjunct.expressions)
             case exp.Between() if not conjunct.args.get("symmetric"):
-                low = self._term(conjunct.this, ">=", [conjunct.args["low"]])
-                high = self._term(conjunct.this, "<=", [conjunct.args["high"]])
-                return [*low, *high] if low and high else []
+                return self._term(conjunct.this, "between", [conjunct.args["low"], conjunct.args["high"]])
         op = _COMPARISONS.get(type(conjunct))
         if op is None:
             return []

@@ -61,7 +61,7 @@ class Operand(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A conjunct over the key column at `position`; `op` is = (any of `operands`), <, <=, > or >=."""
+    """A conjunct over the key column at `position`; `op` is = (any of `operands`), <, <=, >, >= or between."""
 
     position: int
     op: str
@@ -69,16 +69,19 @@ class Term(NamedTuple):
     read: Reader
 
     def values(self, params: Sequence[Any]) -> Any:
-        """The keys it allows, in order, without NULLs, which equal nothing; or UNUSABLE."""
-        found = set()
+        """The keys it allows, or its bounds; none if a NULL makes it true of no row. UNUSABLE if any value is:
+        that value decides as what all of them are compared.
+        """
+        found = []
         for operand in self.operands:
             value = operand.get(params)
-            if value is None:
-                continue
-            if value is UNUSABLE or (key := self.read(value)) is UNUSABLE:
+            key = value if value is None else self.read(value) if value is not UNUSABLE else UNUSABLE
+            if key is UNUSABLE:
                 return UNUSABLE
-            found.add(key)
-        return tuple(sorted(found))
+            found.append(key)
+        if self.op == "=":
+            return tuple(sorted({key for key in found if key is not None}))
+        return () if None in found else tuple(found)
 
 
 class Shape(NamedTuple):
@@ -119,7 +122,9 @@ class AccessPlan:
             index, read = self._point
             key = read(params[index]) if index < len(params) else UNUSABLE
             if key is not UNUSABLE:
-                return AccessPath(_POINT, ((key,),), (), None, None, False, None, 0, self.projection is not None)
+                return AccessPath(
+                    _POINT, ((key,),), (), None, None, False, None, 0, self.projection is not None
+                )
         return _Binding(self._key_width, self._terms, self._shape, params).path(self.projection is not None)
 
     def _point_lookup(self) -> tuple[int, Reader] | None:
@@ -158,9 +163,14 @@ class _Binding:
             self.empty = True
         elif term.op == "=":
             self.whole &= self.allowed.setdefault(term.position, values) is values
+        elif term.op == "between":
+            self._bound(term.position, True, (values[0], True))
+            self._bound(term.position, False, (values[1], True))
         else:
-            bound = (values[0], term.op in (">=", "<="))
-            self.whole &= self.bounds.setdefault((term.position, term.op in (">", ">=")), bound) is bound
+            self._bound(term.position, term.op in (">", ">="), (values[0], term.op in (">=", "<=")))
+
+    def _bound(self, position: int, lower: bool, bound: Bound) -> None:
+        self.whole &= self.bounds.setdefault((position, lower), bound) is bound
 
     def path(self, plain: bool) -> AccessPath:
         narrowed = self._narrow()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -157,12 +157,14 @@ def redrive(engine: Engine, command: Redrive) -> int:
     return count
 
 
-def read_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> pa.Table:
-    """A stateless read of any size, as Arrow."""
+def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Iterator[pa.Table]:
+    """A stateless read of any size, as Arrow tables of some megabytes each."""
     start = request.start or EARLIEST
-    partitions = range(topic.partitions) if request.partition is None else [request.partition]
-    batches: list[pa.RecordBatch] = []
-    for partition in partitions:
+    for partition in range(topic.partitions) if request.partition is None else [request.partition]:
         offset = engine.resolve(topic, partition, start)
-        batches += engine.read_arrow(topic, partition, offset, engine.log_range(topic.topic_id, partition)[1])
-    return pa.Table.from_batches(batches, schema=MESSAGE_SCHEMA)
+        yield from engine.read_arrow(topic, partition, offset, engine.log_range(topic.topic_id, partition)[1])
+
+
+def read_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> pa.Table:
+    pieces = list(stream_arrow(engine, topic, request))
+    return pa.concat_tables(pieces) if pieces else MESSAGE_SCHEMA.empty_table()

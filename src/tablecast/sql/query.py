@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import msgspec
@@ -31,7 +31,7 @@ from tablecast.sql.query_types import plain, scannable
 
 __all__ = ["QueryEngine", "check_select"]
 
-Data = pa.Table | pa.RecordBatchReader
+Data: TypeAlias = pa.Table | pa.RecordBatchReader
 
 _BOUND_SELECTS = 256  # how many rewritten statements are kept
 

@@ -88,7 +88,7 @@ class Result:
     @property
     def is_query(self) -> bool:
         """Whether it has columns: a SELECT, or a write with RETURNING."""
-        return self._arrow is not None or bool(self._columns)
+        return bool(self.columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Result:
     def __len__(self) -> int:
         """The number of rows to read, which for a write without RETURNING is 0."""
         if self._stored is None and self._arrow is not None:
-            return self._arrow.num_rows
+            return int(self._arrow.num_rows)
         return len(self.stored_rows())
 
     def __bool__(self) -> bool:

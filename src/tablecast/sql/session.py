@@ -14,7 +14,7 @@ from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.commit import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import LetGo, Settle
-from tablecast.engine.idempotency import Once
+from tablecast.engine.idempotency import Once, Recall, may_be_known
 from tablecast.engine.rows import Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, TransactionState
@@ -27,7 +27,7 @@ from tablecast.sql.context import Context
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume, read_arrow, settle
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require
@@ -86,7 +86,10 @@ class Session:
         return result
 
     def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
-        """Every statement's result. With an idempotency key they are one transaction, committed once."""
+        """Every statement's result. With an idempotency key they are one transaction, committed once.
+
+        A repeat of several statements, or of an UPDATE or DELETE, answers each of them with that commit.
+        """
         self._engine.check_open()
         if idempotency_key is not None:
             return self._execute_once(sql, params, idempotency_key)
@@ -210,6 +213,10 @@ class Session:
             return [plan(parsed[0], context).run(context, params)]
         own = Session(self._engine, self._queries, self.actor, self.namespace)
         own.begin()
+        if may_be_known(self._engine.store, key):  # else its statements would meet what they did themselves
+            repeated: Written | None = self._engine.execute(Recall(key, fingerprint))
+            if repeated is not None:
+                return [Result.of_write(repeated.count, "COMMIT", repeated.seq) for _ in parsed]
         results = own._execute_planned(sql, params)
         command = own._end("COMMIT").commit_command()
         if command is None:
@@ -280,6 +287,14 @@ class Session:
         self._engine.check_open()
         require(self.actor, Role.SERVICE, f"consuming {topic}")
         return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+
+    def stream_arrow(
+        self, topic: str, *, start: Start | None = None, partition: int | None = None
+    ) -> Iterator[pa.Table]:
+        """The same in pieces of some megabytes, for topics larger than memory."""
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
 
     def ack(
         self,

@@ -1,13 +1,13 @@
 """The Arrow form: a typed tree computed over a whole record batch with Arrow's kernels.
 
-Vectorised: comparisons, AND/OR/NOT, IS NULL, IS DISTINCT, IN, BETWEEN, LIKE, CASE, COALESCE, arithmetic on integers and
-floats, integer and date conversions, and the text functions whose kernel means the same. A part with no exact kernel
-(DECIMAL arithmetic, LOWER, casts to text, …) is computed by the row form's code, cell by cell; what is above it is
-vectorised again.
+Vectorised: comparisons, AND/OR/NOT, IS NULL, IS DISTINCT, IN, BETWEEN, LIKE, CASE, COALESCE, arithmetic on
+integers and floats, integer and date conversions, and the text functions whose kernel means the same. A
+part with no exact kernel (DECIMAL arithmetic, LOWER, casts to text, …) is computed by the row form's code,
+cell by cell; what is above it is vectorised again.
 
-Kernels compute every part for every row, while the row form stops at what decides the answer. Where no part fails, both
-give the same values. Where a kernel fails, the row form computes the batch: it alone decides whether a row that matters
-is at fault.
+Kernels compute every part for every row, while the row form stops at what decides the answer. Where no part
+fails, both give the same values. Where a kernel fails, the row form computes the batch: it alone decides
+whether a row that matters is at fault.
 
 UUIDs are their 16 bytes inside, so that kernels can compare them.
 """
@@ -44,7 +44,7 @@ from tablecast.core.expression.tree import (
 from tablecast.errors import ExpressionError, TypeMismatch
 from tablecast.model.schema import ColumnType
 
-Datum = pa.Array | pa.Scalar
+Datum = Any  # an Array, or a Scalar where every row has the same value
 BatchFunction = Callable[..., pa.Array]
 
 _NAIVE_TIMESTAMP = pa.timestamp("us")

@@ -1,8 +1,8 @@
 """LOWER and UPPER, one code point to one code point, as DuckDB maps them.
 
-Python's `str.lower` applies full case mapping ("ß".upper() is "SS", "İ".lower() is two code points, a final sigma
-differs) and follows the Unicode version of the interpreter. A filter must not change its meaning with either, so the
-simple mappings are written down: runs of (first, last, step, distance).
+Python's `str.lower` applies full case mapping ("ß".upper() is "SS", "İ".lower() is two code points, a final
+sigma differs) and follows the Unicode version of the interpreter. A filter must not change its meaning with
+either, so the simple mappings are written down: runs of (first, last, step, distance).
 """
 
 from __future__ import annotations
@@ -119,9 +119,7 @@ _UPPER: tuple[Run, ...] = (
 
 
 def _table(runs: tuple[Run, ...]) -> dict[int, int]:
-    return {
-        code: code + distance for first, last, step, distance in runs for code in range(first, last + 1, step)
-    }
+    return {code: code + distance for first, last, step, distance in runs for code in range(first, last + 1, step)}
 
 
 _TO_LOWER = _table(_LOWER)

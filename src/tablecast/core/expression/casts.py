@@ -1,7 +1,7 @@
 """Which conversions exist, and the function for each.
 
-Text is converted to other types only where it is a literal (`literals`): DuckDB's readers accept more spellings than
-could be reproduced. A conversion that is not in this table is refused.
+Text is converted to other types only where it is a literal (`literals`): DuckDB's readers accept more
+spellings than could be reproduced. A conversion that is not in this table is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def _always(convert: Convert) -> _Make:
 
 
 def _from_decimal(source: ColumnType, target: ColumnType) -> Convert:
-    return numeric.decimal_to_float(source.scale, single=target.name is TypeName.FLOAT)
+    single = target.name is TypeName.FLOAT
+    if source.scale == 0 and source.precision > numeric.INT64_DIGITS:
+        return numeric.wide_integer_to_float32 if single else numeric.wide_integer_to_double
+    return numeric.decimal_to_float32 if single else float
 
 
 def _identity(value: Any) -> Any:
@@ -87,17 +90,12 @@ def _casts() -> dict[tuple[TypeName, TypeName], _Make]:
         casts[integer, name.DECIMAL] = lambda source, target: numeric.int_to_decimal(target)
         casts[integer, name.TEXT] = _always(str)
         casts[name.DECIMAL, integer] = lambda source, target: numeric.decimal_to_int(target.name)
-        casts.update(
-            {(integer, other): lambda source, target: numeric.to_int(target.name) for other in _INTEGERS}
-        )
+        casts.update({(integer, other): lambda source, target: numeric.to_int(target.name) for other in _INTEGERS})
     for floating in _FLOATS:
         casts[floating, name.BOOLEAN] = _always(bool)
         casts[floating, name.DECIMAL] = lambda source, target: numeric.float_to_decimal(target)
         casts.update(
-            {
-                (floating, other): lambda source, target: numeric.float_to_int(target.name)
-                for other in _INTEGERS
-            }
+            {(floating, other): lambda source, target: numeric.float_to_int(target.name) for other in _INTEGERS}
         )
     return casts
 

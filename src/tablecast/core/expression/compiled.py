@@ -49,7 +49,7 @@ def compile_expression(
     return Expression(sql, tree.type, columns, tree, row_function(tree, sql), batch_function(tree, sql))
 
 
-def compile_filter(source: str, schema: TableSchema) -> Expression:
+def compile_filter(source: str | exp.Expr, schema: TableSchema) -> Expression:
     """An expression that is a condition: BOOLEAN, or NULL, which matches no row."""
     compiled = compile_expression(source, schema)
     if compiled.type not in (BOOLEAN, None):

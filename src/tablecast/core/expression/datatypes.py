@@ -46,7 +46,5 @@ def _decimal(source: exp.DataType) -> ColumnType:
     numbers = [int(param.name) for param in source.expressions]
     precision, scale = (*numbers, 0)[:2] if numbers else (18, 3)
     if not (1 <= precision <= MAX_DIGITS and 0 <= scale <= precision):
-        raise InvalidSchema(
-            f"{canonical(source)}: a DECIMAL has 1 to {MAX_DIGITS} digits, at most all after the point"
-        )
+        raise InvalidSchema(f"{canonical(source)}: a DECIMAL has 1 to {MAX_DIGITS} digits, at most all after the point")
     return ColumnType(TypeName.DECIMAL, precision, scale)

@@ -1,7 +1,7 @@
 """The functions an expression may call, each bound to a typed node.
 
-All depend on their arguments only. Aggregates, window functions, subqueries, the clock and random numbers are refused:
-a filter must give the same answer for the same row, always.
+All depend on their arguments only. Aggregates, window functions, subqueries, the clock and random numbers
+are refused: a filter must give the same answer for the same row, always.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def _texts(name: str, result: ColumnType, *keys: str) -> Callable[[Binder, exp.E
 
 
 def _trim(binder: Binder, source: exp.Expr) -> Node:
-    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(
-        str(source.args.get("position") or "").upper(), "trim"
-    )
+    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(source.args.get("position") or "").upper(), "trim")
     keys = ("this", "expression") if source.args.get("expression") else ("this",)
     return _texts(name, TEXT, *keys)(binder, source)
 
@@ -153,8 +151,10 @@ def _round_decimal(node: Node, found: ColumnType, digits: Node, source: exp.Expr
     places: int = digits.value
     if places >= found.scale:
         return node
+    if -places > found.precision - found.scale:  # DuckDB says 0 here even for NULL
+        raise UnsupportedSql(f"{canonical(source)}: {found} has fewer digits before the point")
     precision = found.precision
-    if places < 0 and found.scale == 0 and -places <= precision:
+    if places < 0 and found.scale == 0:
         precision = min(precision + 1, MAX_DIGITS)  # 99 rounds up to 100
     return Call(ColumnType(TypeName.DECIMAL, precision, max(places, 0)), "round_decimal", (node,), places)
 

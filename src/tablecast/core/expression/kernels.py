@@ -1,6 +1,7 @@
 """Arrow kernels that compute exactly what the row form does; None where there is none.
 
-Overflow and division by zero are left to the checked kernels, which refuse; the caller then falls back to rows.
+Overflow and division by zero are left to the checked kernels, which refuse; the caller then falls back to
+rows.
 """
 
 from __future__ import annotations
@@ -62,9 +63,7 @@ def kernel(node: Call | Cast) -> Kernel | None:
     if isinstance(node, Cast):
         return _cast(node)
     if node.name in _COMPARED:
-        return (
-            _nan_comparison(node.name) if any(may_be_nan(arg) for arg in node.args) else _COMPARED[node.name]
-        )
+        return _nan_comparison(node.name) if any(may_be_nan(arg) for arg in node.args) else _COMPARED[node.name]
     if is_integer(node.type) and all(is_integer(arg.type) for arg in node.args):
         return _modulo if node.name == "modulo" else _INTEGER.get(node.name)
     if is_float(node.type):

@@ -1,19 +1,21 @@
 """Which type an operator computes in, by DuckDB's rules.
 
-A literal has no fixed type at first: `1` next to a SMALLINT is a SMALLINT if it fits, `'2026-01-01'` next to a DATE is
-a DATE, NULL is anything. Two literals next to each other settle for INT (or BIGINT) and TEXT. `common` finds the type
-in which two sides meet; it is used for comparisons, IN, BETWEEN, CASE, COALESCE, GREATEST and LEAST. Numbers:
+A literal has no fixed type at first: `1` next to a SMALLINT is a SMALLINT if it fits, `'2026-01-01'` next
+to a DATE is a DATE, NULL is anything. Two literals next to each other settle for INT (or BIGINT) and TEXT.
+`common` finds the type in which two sides meet; it is used for comparisons, IN, BETWEEN, CASE, COALESCE,
+GREATEST and LEAST. Numbers:
 
     SMALLINT < INT < BIGINT < DECIMAL < FLOAT < DOUBLE      (an INT is a DECIMAL(10,0), a BIGINT a DECIMAL(19,0), …)
 
-Arithmetic on DECIMAL grows the precision instead: a sum has one digit more, a product as many as both together.
+Arithmetic on DECIMAL grows the precision instead: a sum has one digit more, a product as many as both
+together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tablecast.core.expression.numeric import MAX_DIGITS, fits
+from tablecast.core.expression.numeric import INT64_DIGITS, MAX_DIGITS, fits
 from tablecast.core.expression.tree import BIGINT, DOUBLE, FLOAT, INT, TEXT, TIMESTAMP
 from tablecast.errors import TypeMismatch
 from tablecast.model.schema import ColumnType, TypeName
@@ -40,7 +42,6 @@ Side = ColumnType | IntegerLiteral | StringLiteral | None
 
 _INTEGERS = {TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 19}  # and their digits
 _WIDTH = {TypeName.SMALLINT: 0, TypeName.INT: 1, TypeName.BIGINT: 2}
-_NARROW_DIGITS = 18  # a product of DECIMALs that both fit 64 bits stays there
 
 
 def settled(side: Side) -> ColumnType | None:
@@ -130,7 +131,7 @@ def _common_decimal(left: ColumnType, right: ColumnType) -> ColumnType:
     return ColumnType(TypeName.DECIMAL, digits, scale)
 
 
-# --- arithmetic ----------------------------------------------------------------------------------------------
+# --- arithmetic ---------------------------------------------------------------------------------------------
 
 
 def arithmetic(name: str, left: Side, right: Side) -> tuple[ColumnType, ColumnType, ColumnType]:
@@ -169,6 +170,7 @@ def _product(left: ColumnType, right: ColumnType) -> tuple[ColumnType, ColumnTyp
             f"the product of {left} and {right} would need {scale} digits after the point, the most is {MAX_DIGITS}; "
             "CAST one side"
         )
-    narrow = max(left.precision, right.precision) <= _NARROW_DIGITS and scale < _NARROW_DIGITS
-    result = ColumnType(TypeName.DECIMAL, min(digits, _NARROW_DIGITS if narrow else MAX_DIGITS), scale)
+    # A product of two that fit 64 bits stays there.
+    narrow = max(left.precision, right.precision) <= INT64_DIGITS and scale < INT64_DIGITS
+    result = ColumnType(TypeName.DECIMAL, min(digits, INT64_DIGITS if narrow else MAX_DIGITS), scale)
     return left, right, result

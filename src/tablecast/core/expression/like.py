@@ -1,8 +1,8 @@
 """LIKE: `%` is any text, `_` any one code point, an escape character makes the next one literal.
 
-A pattern is cut at its `%` into pieces. The first must match at the start, the last at the end, and those between are
-looked for from left to right, each as early as it can: no backtracking, so no pattern is slow. The Arrow form uses the
-same reading as a regular expression for RE2, which does not backtrack either.
+A pattern is cut at its `%` into pieces. The first must match at the start, the last at the end, and those
+between are looked for from left to right, each as early as it can: no backtracking, so no pattern is slow.
+The Arrow form uses the same reading as a regular expression for RE2, which does not backtrack either.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Text to a value: string literals next to a typed column, and casts of literals.
 
-DuckDB reads many spellings ('1e3' as an INT, '2020/1/1' as a DATE, offsets it then drops). A spelling is accepted here
-only if it has one obvious meaning, so a filter is refused rather than read in a way its author did not expect.
+DuckDB reads many spellings ('1e3' as an INT, '2020/1/1' as a DATE, offsets it then drops). A spelling is
+accepted here only if it has one obvious meaning, so a filter is refused rather than read in a way its
+author did not expect.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
@@ -14,18 +16,17 @@ from typing import Any
 from uuid import UUID
 
 from tablecast.core.expression.failure import Failure
-from tablecast.core.expression.numeric import decimal_to_decimal, double_to_float, to_int
+from tablecast.core.expression.numeric import decimal_to_decimal, decimal_to_float32, to_int
 from tablecast.errors import TypeMismatch
 from tablecast.model.schema import ColumnType, TypeName
 
+_BOOLEAN = re.compile("true|false", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,60}(\.[0-9]{1,60})?")
 _DOUBLE = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
-_TIMESTAMP = re.compile(
-    r"([0-9-]{10})(?:[ T]([0-9]{2}:[0-9]{2})(:[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|\+00(?::00)?)?)?"
-)
+_TIMESTAMP = re.compile(r"([0-9-]{10})(?:[ T]([0-9]{2}:[0-9]{2})(:[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|\+00(?::00)?)?)?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _BYTES = re.compile(r"(?:\\x[0-9a-fA-F]{2}|[ -\[\]-~])*")
 
@@ -69,11 +70,7 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def _boolean(text: str, to: ColumnType) -> bool:
-    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _fail(text)
-
-
-def _fail(text: str) -> bool:
-    raise ValueError(text)
+    return _match(_BOOLEAN, text)[0].lower() == "true"
 
 
 def _integer(text: str, to: ColumnType) -> Any:
@@ -85,11 +82,17 @@ def _decimal(text: str, to: ColumnType) -> Any:
 
 
 def _double(text: str, to: ColumnType) -> float:
-    return float(_match(_DOUBLE, text)[0])
+    return _finite(float(_match(_DOUBLE, text)[0]), text)
+
+
+def _finite(value: float, text: str) -> float:
+    if math.isinf(value):
+        raise ValueError(text)
+    return value
 
 
 def _float(text: str, to: ColumnType) -> float:
-    return double_to_float(_double(text, to))
+    return _finite(decimal_to_float32(Decimal(_match(_DOUBLE, text)[0])), text)
 
 
 def _bytes(text: str, to: ColumnType) -> bytes:

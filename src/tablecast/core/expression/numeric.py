@@ -5,9 +5,10 @@ Python and DuckDB differ in every corner that matters here, so each corner has a
 - integers have a width, and leaving it is an error;
 - `//` and `%` on integers truncate towards zero, and dividing by zero is an error;
 - floats follow IEEE 754 (1e0/0 is infinite, 0e0/0 is NaN), NaN equals itself and is above all other values;
-- FLOAT arithmetic rounds to 32 bits after every step (computing in 64 bits first gives the same bits: 53 ≥ 2·24 + 2);
+- FLOAT arithmetic rounds to 32 bits after every step (computing in 64 bits first gives the same bits: 53 ≥
+  2·24 + 2);
 - a DECIMAL has at most 38 digits and leaving its precision is an error; rounding is half away from zero;
-- DECIMAL to floating point divides the unscaled integer, in two steps where it is not exactly representable;
+- DECIMAL to floating point rounds once, except that integers of more than 64 bits are converted in halves;
 - floating point to an integer rounds half to even, to a DECIMAL half away from zero after scaling.
 """
 
@@ -24,18 +25,20 @@ from tablecast.model.schema import ColumnType, TypeName
 
 INT_BITS = {TypeName.SMALLINT: 16, TypeName.INT: 32, TypeName.BIGINT: 64}
 MAX_DIGITS = 38
+INT64_DIGITS = 18  # a DECIMAL of no more digits is a 64-bit integer inside
 
 # Wide enough for the exact product of two 38-digit numbers and for any float's integer part.
 _EXACT = Context(prec=400, rounding=ROUND_HALF_UP)
 _UNIT = [Decimal(1).scaleb(-scale) for scale in range(MAX_DIGITS + 1)]
 _LIMIT = [10**digits for digits in range(MAX_DIGITS + 1)]
 _FLOAT32 = struct.Struct("<f")
+_DOUBLE, _DOUBLE_BITS = struct.Struct("<d"), struct.Struct("<Q")
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
 
 
-# --- integers ------------------------------------------------------------------------------------------------
+# --- integers -----------------------------------------------------------------------------------------------
 
 
 def fits(value: int, name: TypeName) -> bool:
@@ -102,7 +105,7 @@ def round_int(name: TypeName) -> Binary:
     return compute
 
 
-# --- floating point ------------------------------------------------------------------------------------------
+# --- floating point -----------------------------------------------------------------------------------------
 
 
 def float32(value: float) -> float:
@@ -167,12 +170,13 @@ def _power_of_ten(digits: int) -> float:
 
 
 def round_float(value: float, digits: int) -> float:
-    if digits < 0:
-        unit = _power_of_ten(-digits)
-        rounded = round_half_away(value / unit) * unit if math.isfinite(unit) else 0.0
-        return rounded if math.isfinite(rounded) else 0.0
-    unit = _power_of_ten(digits)
-    rounded = float_divide(round_half_away(value * unit), unit)
+    unit = _power_of_ten(abs(digits))
+    if digits >= 0:
+        rounded = float_divide(round_half_away(value * unit), unit)
+        return rounded if math.isfinite(rounded) else value
+    rounded = round_half_away(value / unit) * unit
+    if math.isnan(rounded):
+        return 0.0
     return rounded if math.isfinite(rounded) else value
 
 
@@ -189,7 +193,7 @@ def float_order(value: float) -> tuple[bool, float]:
     return (True, 0.0) if value != value else (False, value)
 
 
-# --- DECIMAL -------------------------------------------------------------------------------------------------
+# --- DECIMAL ------------------------------------------------------------------------------------------------
 
 
 def unscaled(value: Decimal, scale: int) -> int:
@@ -246,7 +250,7 @@ def round_decimal(digits: int, to: ColumnType) -> Unary:
     return compute
 
 
-# --- conversions ---------------------------------------------------------------------------------------------
+# --- conversions --------------------------------------------------------------------------------------------
 
 
 def to_int(name: TypeName) -> Unary:
@@ -294,24 +298,25 @@ def double_to_float(value: float) -> float:
     return narrowed
 
 
-def decimal_to_float(scale: int, *, single: bool) -> Unary:
-    """The unscaled integer, divided; whole part and rest apart where it is not exactly representable."""
-    narrow: Unary = float32 if single else float
-    whole: Unary = int_to_float32 if single else float
-    exact = 1 << (24 if single else 53)
-    divisor = narrow(float(10**scale))
+def decimal_to_float32(value: Decimal) -> float:
+    """Rounded once: the 64-bit float in between is rounded to odd, which the second rounding cannot mistake."""
+    between = float(value)
+    exact = Decimal(between)
+    if exact != value and not _DOUBLE_BITS.unpack(_DOUBLE.pack(between))[0] & 1:
+        between = math.nextafter(between, math.inf if value > exact else -math.inf)
+    return float32(between)
 
-    def convert(value: Decimal) -> float:
-        number = unscaled(value, scale)
-        if scale == 0 or -exact <= number <= exact:
-            result: float = narrow(whole(number) / divisor)
-            return result
-        quotient = int_divide(number, 10**scale)
-        rest = narrow(whole(number - quotient * 10**scale) / divisor)
-        total: float = narrow(whole(quotient) + rest)
-        return total
 
-    return convert
+def wide_integer_to_double(value: Decimal) -> float:
+    """A DECIMAL(p,0) of more than 64 bits is converted in halves, each rounded."""
+    high, low = divmod(int(value), 1 << 64)
+    if high == -1:
+        return -float((1 << 64) - 1 - low) - 1.0
+    return float(low) + float(high) * 2.0**64
+
+
+def wide_integer_to_float32(value: Decimal) -> float:
+    return float32(wide_integer_to_double(value))
 
 
 def int_to_decimal(to: ColumnType) -> Unary:

@@ -1,8 +1,8 @@
 """Text to syntax tree, within limits.
 
-sqlglot is a recursive parser and so are the steps after it: nesting is counted on the tokens, before anything recurses,
-and a tree that is deep for another reason (a long chain of `+`) is refused before it is walked. AND and OR chains are
-flat however long they are.
+sqlglot is a recursive parser and so are the steps after it: nesting is counted on the tokens, before
+anything recurses, and a tree that is deep for another reason (a long chain of `+`) is refused before it is
+walked. AND and OR chains are flat however long they are.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.generators.duckdb import DuckDBGenerator
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tablecast.errors import SqlSyntaxError, TooLarge, UnsupportedSql
 
 MAX_CHARACTERS = 65_536
-MAX_NESTING = (
-    24  # parentheses, function calls and CASEs inside each other; sqlglot recurses about 30 calls for each
-)
+MAX_NESTING = 24  # parentheses, function calls and CASEs inside each other; sqlglot recurses about 30 calls for each
 MAX_DEPTH = 40  # of the syntax tree, AND and OR chains counting once
 
 

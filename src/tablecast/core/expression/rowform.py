@@ -12,9 +12,9 @@ For `amount > 100 AND status = 'paid'` it is:
             if v4 is not True: v2 = v4
         return v2
 
-Every node becomes a variable (or a literal), and is computed once: a variable set in a block is known to the blocks
-inside it. Only literals, column numbers and names made here get into the source; functions and values that have no
-exact literal are bound in the function's globals.
+Every node becomes a variable (or a literal), and is computed once: a variable set in a block is known to
+the blocks inside it. Only literals, column numbers and names made here get into the source; functions and
+values that have no exact literal are bound in the function's globals.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tablecast.core.expression.casts import attempting, converter
 from tablecast.core.expression.failure import Failure
 from tablecast.core.expression.scalars import Implementation, implementation
 from tablecast.core.expression.tree import (
+    FLOAT,
     And,
     Call,
     Case,
@@ -88,7 +89,7 @@ class _Writer:
         compute: RowFunction = self._bound["compute"]
         return compute
 
-    # --- writing ---------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def _write(self, line: str) -> None:
         self._lines.append("    " * self._level + line)
@@ -119,7 +120,7 @@ class _Writer:
     def _literal(self, value: Any) -> str:
         return repr(value) if type(value) in (bool, int, str, bytes) or value is None else self._bind(value)
 
-    # --- nodes -----------------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------
 
     def _emit(self, node: Node) -> str:
         for layer in reversed(self._known):
@@ -171,9 +172,7 @@ class _Writer:
             computed = made.format(*values)
         else:
             computed = f"{self._bind(made)}({', '.join(values)})"
-        nulls = " or ".join(
-            f"{value} is None" for value, arg in zip(values, args, strict=True) if may_be_null(arg)
-        )
+        nulls = " or ".join(f"{value} is None" for value, arg in zip(values, args, strict=True) if may_be_null(arg))
         return self._assign(f"None if {nulls} else {computed}" if nulls else computed)
 
     def _cast(self, node: Cast, arg: Node) -> str:
@@ -225,19 +224,22 @@ class _Writer:
         return result
 
     def _extreme(self, node: Extreme) -> str:
-        choose = extreme(node.greatest, nan=may_be_nan(node))
         values = ", ".join(self._emit(arg) for arg in node.args)
-        return self._assign(f"{self._bind(choose)}({values})")
+        return self._assign(f"{self._bind(_extreme(node))}({values})")
 
 
-def extreme(greatest: bool, *, nan: bool) -> Callable[..., Any]:
-    pick: Callable[..., Any] = max if greatest else min
-    key = numeric.float_order if nan else None
+def _extreme(node: Extreme) -> Callable[..., Any]:
+    pick: Callable[..., Any] = max if node.greatest else min
+    key = numeric.float_order if may_be_nan(node) else None
 
     def choose(*values: Any) -> Any:
         return pick((value for value in values if value is not None), key=key, default=None)
 
-    return choose
+    def choose_float(*values: float | None) -> float | None:
+        chosen: float | None = choose(*values)
+        return None if chosen is None else chosen + 0.0  # DuckDB's 32-bit form knows no negative zero
+
+    return choose_float if node.type == FLOAT else choose
 
 
 def _failed(sql: str) -> Callable[[Failure], ExpressionError]:

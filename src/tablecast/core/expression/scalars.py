@@ -1,6 +1,7 @@
 """Python for every strict `Call`: what the row form runs, given values that are not NULL.
 
-An implementation is either a template (`{0} > {1}`, written into the generated function) or a function to call.
+An implementation is either a template (`{0} > {1}`, written into the generated function) or a function to
+call.
 """
 
 from __future__ import annotations
@@ -72,11 +73,7 @@ def _arithmetic(call: Call) -> Implementation:
     if call.type == FLOAT:
         return numeric.in_float32(_FLOAT_OPERATIONS[call.name])
     if is_decimal(call.type):
-        return (
-            numeric.decimal_modulo
-            if call.name == "modulo"
-            else numeric.decimal_arithmetic(call.name, call.type)
-        )
+        return numeric.decimal_modulo if call.name == "modulo" else numeric.decimal_arithmetic(call.name, call.type)
     if call.name == "modulo":
         return numeric.int_modulo(call.type.name)
     operation, sign = _INT_SIGNS[call.name]

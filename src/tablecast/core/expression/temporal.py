@@ -27,14 +27,17 @@ TIME_PARTS: dict[str, Part] = {
     "microsecond": lambda value: value.second * 1_000_000 + value.microsecond,
 }
 
-_MIDNIGHT = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0}
+
+def _midnight(value: datetime) -> datetime:
+    return value.replace(hour=0, minute=0, second=0, microsecond=0)
+
 
 STARTS: dict[str, Callable[[datetime], datetime]] = {
-    "year": lambda value: value.replace(month=1, day=1, **_MIDNIGHT),
-    "quarter": lambda value: value.replace(month=(value.month - 1) // 3 * 3 + 1, day=1, **_MIDNIGHT),
-    "month": lambda value: value.replace(day=1, **_MIDNIGHT),
-    "week": lambda value: value.replace(**_MIDNIGHT) - timedelta(days=value.weekday()),
-    "day": lambda value: value.replace(**_MIDNIGHT),
+    "year": lambda value: _midnight(value).replace(month=1, day=1),
+    "quarter": lambda value: _midnight(value).replace(month=(value.month - 1) // 3 * 3 + 1, day=1),
+    "month": lambda value: _midnight(value).replace(day=1),
+    "week": lambda value: _midnight(value) - timedelta(days=value.weekday()),
+    "day": _midnight,
     "hour": lambda value: value.replace(minute=0, second=0, microsecond=0),
     "minute": lambda value: value.replace(second=0, microsecond=0),
     "second": lambda value: value.replace(microsecond=0),
@@ -53,7 +56,7 @@ SYNONYMS = {
 
 def part_of_date(field: str) -> Part:
     """Of a DATE: the time is midnight."""
-    return DATE_PARTS[field] if field in DATE_PARTS else lambda value: 0
+    return DATE_PARTS.get(field, lambda value: 0)
 
 
 def part_of_timestamp(field: str) -> Part:

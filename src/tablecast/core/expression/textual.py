@@ -39,7 +39,7 @@ def concat(*values: str | None) -> str:
     return "".join(value for value in values if value is not None)
 
 
-# --- what a value looks like as text -------------------------------------------------------------------------
+# --- what a value looks like as text ------------------------------------------------------------------------
 
 
 def boolean_text(value: bool) -> str:

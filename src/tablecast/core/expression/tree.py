@@ -1,12 +1,13 @@
 """The typed tree: what an expression means, apart from how it is computed.
 
-The binder turns SQL into these nodes; every form (row function, Arrow, later Spark) is compiled from them. In the tree
-nothing is implicit any more: both sides of an operator have the type that the operator computes in, because the binder
-put a `Cast` where SQL would convert silently, and BETWEEN, NULLIF, `CASE x WHEN`, IS TRUE and the like are spelled out
-in simpler nodes. A node that is used twice is the same object, so a form can compute it once.
+The binder turns SQL into these nodes; every form (row function, Arrow, later Spark) is compiled from them.
+In the tree nothing is implicit any more: both sides of an operator have the type that the operator computes
+in, because the binder put a `Cast` where SQL would convert silently, and BETWEEN, NULLIF, `CASE x WHEN`, IS
+TRUE and the like are spelled out in simpler nodes. A node that is used twice is the same object, so a form
+can compute it once.
 
-NULL: a `Call` is strict (NULL if any argument is); the other nodes each say what they do with NULL.
-Order: `And`, `Or`, `Case` and `Coalesce` look at their parts from left to right and stop as soon as the answer is
+NULL: a `Call` is strict (NULL if any argument is); the other nodes each say what they do with NULL. Order:
+`And`, `Or`, `Case` and `Coalesce` look at their parts from left to right and stop as soon as the answer is
 known. An error in a part that is not reached does not happen.
 """
 

@@ -123,11 +123,12 @@ class Matching:
 
     def _miswritten(self, i: int) -> Write | None:
         message = self._messages[i]
-        for write in self._free(self._of_commit(message)):
+        left = self._free(self._of_commit(message))
+        write = min(left, key=lambda w: (not self._asks(w), not same_op(message, w)), default=None)
+        if write is not None:
             said = bytes(message.payload)
             self._add(Kind.WRONG_CONTENT, f"{message} says {said!r} for {write}: {write.row}")
-            return write
-        return None
+        return write
 
     def _candidates(self, i: int) -> list[Write]:
         """All writes that the message could tell of, the likeliest first."""
@@ -136,11 +137,11 @@ class Matching:
         return sorted([*of_commit, *self._unknown(message)], key=lambda write: self._unlikeliness(i, write))
 
     def _unlikeliness(self, i: int, write: Write) -> tuple[bool, bool, bool]:
-        """Rather one without message, of a transaction of this commit, in the order of its changes."""
+        """Rather one without message, in the order of its transaction, and of a transaction of this commit."""
         mates = (w for w in self._writes.by_txn[write.txn_id] if w.row_key == write.row_key and w != write)
         places = [(self._message_of[w.number], w.number) for w in mates if w.number in self.matched]
         disordered = any((place < i) != (number < write.number) for place, number in places)
-        return write.number in self.matched, write.txn_id not in self._writes.txn_seq, disordered
+        return write.number in self.matched, disordered, write.txn_id not in self._writes.txn_seq
 
     def _of_commit(self, message: Seen) -> Sequence[Write]:
         return self._writes.by_commit.get((message.row_key, message.seq), ())
@@ -217,9 +218,13 @@ class Matching:
         self._findings.add(kind, self.topic, culprit)
 
 
+def same_op(message: Seen, write: Write) -> bool:
+    return message.op == write.op or (write.op == "upsert" and message.op in ("insert", "update"))
+
+
 def tells_of(message: Seen, write: Write) -> bool:
     """Whether the message's op and payload are what the write would be told as."""
-    if message.op != write.op and not (write.op == "upsert" and message.op in ("insert", "update")):
+    if not same_op(message, write):
         return False
     payload = message.value
     if payload.get("_table") != write.table:

@@ -1,0 +1,1 @@
+"""Measurements, side by side with the peer or the limit in one run. `make bench` prints ratios."""

@@ -1,0 +1,78 @@
+"""`python -m bench [--quick] [--only NAME …]`: runs the measurements and prints a table of ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import reads, recovery, writes
+from bench.measure import Comparison
+
+Workload = Callable[[Path], Iterator[Comparison]]
+
+
+def workloads(quick: bool) -> dict[str, Workload]:
+    rounds, seconds = (3, 1.0) if quick else (5, 3.0)
+    million = 100_000 if quick else 1_000_000
+    return {
+        "single": lambda path: writes.single_rows(path, rounds, seconds),
+        "batches": lambda path: writes.batches(path, rounds, seconds),
+        "route": lambda path: writes.route_cost(path, rounds, seconds),
+        "arrow": lambda path: reads.topic_as_arrow(path, rounds, million),
+        "arrow-small": lambda path: reads.topic_as_arrow(path, rounds, million // 10, batch=20),
+        "lookup": lambda path: reads.primary_key(path, rounds, seconds),
+        "open": lambda path: recovery.open_after_kill(path, rounds, 10_000, million),
+        "memory": lambda path: recovery.flat_memory(path, million * 5, million // 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="shorter rounds and smaller data")
+    parser.add_argument("--only", nargs="*", help="names of workloads")
+    parser.add_argument("--json", type=Path, help="write the results here as well")
+    args = parser.parse_args()
+    console, found = Console(), []
+    for name, run in workloads(args.quick).items():
+        if args.only and name not in args.only:
+            continue
+        with console.status(name):
+            path = Path(tempfile.mkdtemp(prefix=f"tablecast-bench-{name}-"))
+            try:
+                found += list(run(path))
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+    console.print(_table(found))
+    console.print(f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps([{**asdict(c), "ratio": c.ratio, "met": c.met} for c in found], indent=2))
+    return 0
+
+
+def _table(found: list[Comparison]) -> Table:
+    table = Table(show_lines=False)
+    for heading in ("workload", "against", "ours", "theirs", "ratio", "target", ""):
+        table.add_column(heading, justify="left" if heading in ("workload", "against", "") else "right")
+    for c in found:
+        target = f"{'≤' if c.at_most else '≥'} {c.target:g}"
+        table.add_row(
+            c.workload, c.against, f"{c.ours:,.1f} {c.unit}" if c.ours < 100 else f"{c.ours:,.0f} {c.unit}",
+            f"{c.theirs:,.1f}" if c.theirs < 100 else f"{c.theirs:,.0f}", f"{c.ratio:.2f} ×", target,
+            ("yes" if c.met else "NO") + (f" ({c.note})" if c.note else ""),
+        )  # fmt: skip
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,66 @@
+"""Reading: a topic as Arrow, and rows by primary key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Comparison, in_turns, repeat_rate
+from bench.peers import Numbers, Sqlite, Tablecast
+from tablecast.codec import keys
+from tablecast.storage.base import Family
+
+LOOKUPS = 2000
+
+
+def topic_as_arrow(path: Path, rounds: int, messages: int, batch: int = 1000) -> Iterator[Comparison]:
+    side, numbers = Tablecast(path / f"topic{batch}", durability="none"), Numbers()
+    for _ in range(messages // batch):
+        side.insert(numbers.block(batch))
+    topic = side.db.topic("bench.events")
+    family = side.db.engine.store._families[Family.LOG]  # type: ignore[attr-defined]
+    prefix = keys.log_prefix(topic.topic_id, 0)
+
+    def as_arrow() -> float:
+        began = time.perf_counter()
+        rows = sum(piece.num_rows for piece in side.db.stream_arrow("bench.events"))
+        return float(rows / (time.perf_counter() - began))
+
+    def raw_scan() -> float:
+        began, size = time.perf_counter(), 0
+        for _, value in family.items(from_key=prefix):
+            size += len(value)
+        assert size
+        return messages / (time.perf_counter() - began)
+
+    ours, limit = in_turns(rounds, as_arrow, raw_scan)
+    side.db.close()
+    name = f"reading a topic of {messages:,} messages as Arrow ({batch:,} a commit)"
+    yield Comparison(name, "raw RocksDB scan of the same data", ours, limit, "messages/s", 0.5)
+
+
+def primary_key(path: Path, rounds: int, seconds: float, rows: int = 100_000) -> Iterator[Comparison]:
+    ours, theirs, numbers = Tablecast(path / "tablecast", durability="none"), Sqlite(path / "sqlite"), Numbers()
+    block = numbers.block(rows)
+    for at in range(0, rows, 10_000):
+        ours.insert(block[at : at + 10_000])
+        theirs.insert(block[at : at + 10_000])
+    wanted = [row[0] for row in block[:: rows // LOOKUPS]]
+    connection = theirs.connection()
+
+    def look_up_ours() -> int:
+        for number in wanted:
+            assert ours.db.execute("SELECT * FROM bench.orders WHERE id = ?", (number,)).rows
+        return len(wanted)
+
+    def look_up_theirs() -> int:
+        for number in wanted:
+            assert connection.execute("SELECT * FROM orders WHERE id = ?", (number,)).fetchall()
+        return len(wanted)
+
+    rate, peer = in_turns(
+        rounds, lambda: repeat_rate(seconds, look_up_ours), lambda: repeat_rate(seconds, look_up_theirs)
+    )
+    ours.db.close()
+    yield Comparison("primary-key SELECT, prepared", "sqlite3, same table", rate, peer, "lookups/s", 0.3)

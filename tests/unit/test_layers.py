@@ -1,0 +1,72 @@
+"""The layers of the design hold: imports point down only, and each foreign engine lives in one module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINT = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+
+
+def linter_settings() -> dict[str, Any]:
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return settings
+
+
+def lint(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", LINT], cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_every_contract_is_kept() -> None:
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_stands_in_a_layer() -> None:
+    """A package that no contract names would be free to import anything."""
+    [layers] = [c["layers"] for c in linter_settings()["contracts"] if c["type"] == "layers"]
+    package = ROOT / "src" / "tablecast"
+    found = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {f"tablecast.{name}" for name in found - {"__init__"}} == set(layers)
+
+
+def test_rocksdb_and_duckdb_have_one_module_each() -> None:
+    forbidden = {c["forbidden_modules"][0]: c["ignore_imports"] for c in linter_settings()["contracts"][1:]}
+    assert forbidden == {
+        "rocksdict": ["tablecast.storage.rocks -> rocksdict"],
+        "duckdb": ["tablecast.sql.query -> duckdb"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("model/upwards.py", "import tablecast.engine.engine"),
+        ("engine/bypass.py", "import rocksdict"),
+        ("engine/shortcut.py", "import duckdb"),
+    ],
+)
+def test_a_broken_contract_is_noticed(tmp_path: Path, module: str, line: str) -> None:
+    """The same linter with the same settings over a package with one wrong import."""
+    package = tmp_path / "tablecast"
+    [layers] = [c["layers"] for c in linter_settings()["contracts"] if c["type"] == "layers"]
+    for layer in layers:
+        folder = package / layer.removeprefix("tablecast.")
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "engine" / "engine.py").touch()
+    (package / "storage" / "rocks.py").write_text("import rocksdict\n")
+    (package / "sql" / "query.py").write_text("import duckdb\n")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    assert lint(tmp_path).returncode == 0, "the package is sound before the wrong import"
+    (package / module).write_text(f"{line}\n")
+    broken = lint(tmp_path)
+    assert broken.returncode == 1
+    assert "BROKEN" in broken.stdout

@@ -1,0 +1,138 @@
+"""What users can rely on: the exported names, and the methods and parameters of what they open.
+
+A change here is a change for every user: it is meant to be noticed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import tablecast
+from tablecast import AsyncDatabase, Consumer, Database, Session
+
+EXPORTED = [
+    "EARLIEST",
+    "LATEST",
+    "AsyncDatabase",
+    "Consumed",
+    "Consumer",
+    "Database",
+    "Message",
+    "Op",
+    "Result",
+    "Retry",
+    "Role",
+    "Session",
+    "Start",
+    "StartKind",
+    "TablecastError",
+    "open",
+    "open_async",
+]
+
+_REQUEST = "sql, params=(), *, idempotency_key=None"
+CONSUME = (
+    "topic, *, group=None, start=None, partition=None, limit=100, timeout_seconds=0.0, consumer=None, "
+    "visibility_seconds=60.0, auto_offset_reset=False"
+)
+BOTH = {
+    "execute": _REQUEST,
+    "execute_all": _REQUEST,
+    "query": "sql, params=()",
+    "insert": "table, rows, *, columns=None, mode='insert', idempotency_key=None",
+    "consume": CONSUME,
+    "read_arrow": "topic, *, start=None, partition=None",
+    "ack": "topic, group, upto_offset=None, *, partition=0, offsets=(), consumer=None",
+    "nack": "topic, group, offsets, *, partition=0, reason='nack', consumer=None",
+    "extend": "topic, group, consumer, visibility_seconds",
+    "release": "topic, group, consumer",
+}
+SESSION = BOTH | {
+    "begin": "",
+    "commit": "",
+    "rollback": "",
+    "transaction": "",
+    "topic": "name",
+    "in_transaction": "<property>",
+}
+OWNER = {"backup": "path", "close": ""}
+DATABASE = (
+    SESSION
+    | OWNER
+    | {
+        "engine": "<property>",
+        "session": "user, role=<Role.USER: 1>, namespace='default'",
+        "consumer": "topic, group, *, name=None, batch=100, visibility_seconds=60.0",
+        "run_job": "name",
+        "verify": "progress=None",
+    }
+)
+
+
+def parameters(method: Any) -> str:
+    signature = inspect.signature(method)
+    kept = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"]
+    shown = str(inspect.Signature(kept))
+    return shown[1:-1]
+
+
+def surface(cls: type) -> dict[str, str]:
+    found = {}
+    for name in dir(cls):
+        if not name.startswith("_"):
+            member = inspect.getattr_static(cls, name)
+            found[name] = "<property>" if isinstance(member, property) else parameters(member)
+    return found
+
+
+def test_exported_names() -> None:
+    assert tablecast.__all__ == EXPORTED
+    assert all(hasattr(tablecast, name) for name in EXPORTED)
+
+
+def test_a_star_import_brings_exactly_these() -> None:
+    names: dict[str, Any] = {}
+    exec("from tablecast import *", names)
+    assert sorted(set(names) - {"__builtins__"}) == sorted(EXPORTED)
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        (Session, SESSION),
+        (Database, DATABASE),
+        (AsyncDatabase, BOTH | OWNER),
+        (Consumer, {"run": "handler, *, retry=None, until_idle=False", "stop": ""}),
+    ],
+)
+def test_methods_and_parameters(cls: type, expected: dict[str, str]) -> None:
+    assert surface(cls) == expected
+
+
+def test_the_async_twin_takes_what_the_sync_one_takes() -> None:
+    database, twin = surface(Database), surface(AsyncDatabase)
+    assert {name: database[name] for name in twin} == twin
+
+
+def test_every_method_of_the_async_twin_is_awaited() -> None:
+    assert all(inspect.iscoroutinefunction(getattr(AsyncDatabase, name)) for name in surface(AsyncDatabase))
+
+
+def test_a_database_is_a_session() -> None:
+    assert issubclass(Database, Session)
+
+
+def test_both_ways_to_open_take_the_same_settings() -> None:
+    names = list(inspect.signature(tablecast.open).parameters)
+    assert names == [
+        "path", "durability", "create", "clock", "jobs_interval_seconds", "query_memory_mb", "query_timeout_seconds",
+    ]  # fmt: skip
+    assert parameters(tablecast.open_async) == "path, **settings"
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    undocumented = [name for name in EXPORTED if not inspect.getdoc(getattr(tablecast, name))]
+    assert undocumented == []
