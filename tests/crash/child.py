@@ -20,10 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import tablecast
-from tablecast.errors import TransactionConflict
-from tablecast.testing.failpoints import arm_from_environment
-from tablecast.testing.history import Recorder
 from workload import (
     ACCOUNTS,
     CONSUMERS,
@@ -42,6 +38,11 @@ from workload import (
     user,
 )
 
+import tablecast
+from tablecast.errors import TransactionConflict
+from tablecast.testing.failpoints import arm_from_environment
+from tablecast.testing.history import Recorder
+
 Row = dict[str, Any]
 READY = "ready"
 
@@ -57,9 +58,7 @@ class Writer:
         self._prefix = f"{turn}-{number}"
         self._names = itertools.count()
         self._first = OWNED * (number + 1)
-        owned = db.query(
-            f"SELECT id FROM {ACCOUNTS} WHERE id >= ? AND id < ?", (self._first, self._first + OWNED)
-        )
+        owned = db.query(f"SELECT id FROM {ACCOUNTS} WHERE id >= ? AND id < ?", (self._first, self._first + OWNED))
         self._ids: list[int] = sorted(row[0] for row in owned.rows)
         self._fresh = itertools.count(self._first + 1000 * turn)
         self._ways: list[Callable[[], None]] = [
@@ -152,7 +151,7 @@ class Writer:
     def upsert_once(self) -> None:
         """Some accounts that exist and some that do not, under an idempotency key."""
         transaction = f"{ONCE}-{self._name()}"
-        known = {account: "update" for account in self._rng.sample(self._ids, 2)}
+        known = dict.fromkeys(self._rng.sample(self._ids, 2), "update")
         fresh = {next(self._fresh): "insert" for _ in range(2)}
         rows = [self._row(account) for account in (*known, *fresh)]
         for row in rows:
@@ -300,9 +299,7 @@ def main() -> None:
     path, history, turn, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     arm_from_environment()
     db = tablecast.open(path, clock=clock_of(turn))
-    threads = [
-        threading.Thread(target=guarded(run), daemon=True) for run in workers(db, history, turn, seed)
-    ]
+    threads = [threading.Thread(target=guarded(run), daemon=True) for run in workers(db, history, turn, seed)]
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
     for thread in threads:

@@ -12,17 +12,10 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tablecast
-from tablecast.codec import keys
-from tablecast.engine.verify import verify_engine
-from tablecast.model.message import Message
-from tablecast.model.position import EARLIEST, Start, StartKind
-from tablecast.storage.base import Family
-from tablecast.testing.history import History, Recorder, Report, check
-from tablecast.testing.history.events import Acked, AnyEvent, Delivered, Invoke, Ok
 from workload import (
     ACCOUNTS,
     ENTER_NEW,
@@ -40,6 +33,15 @@ from workload import (
     user,
 )
 
+import tablecast
+from tablecast.engine.verify import verify_engine
+from tablecast.errors import TablecastError
+from tablecast.model.message import Message
+from tablecast.model.position import EARLIEST, Start, StartKind
+from tablecast.storage.base import Family
+from tablecast.testing.history import History, Recorder, Report, check
+from tablecast.testing.history.events import Acked, AnyEvent, Delivered, Invoke, Ok
+
 REPEATED = 5  # acknowledged requests that are sent again after each kill
 
 Place = tuple[int, int]  # partition, offset
@@ -49,10 +51,18 @@ Place = tuple[int, int]  # partition, offset
 class Examined:
     """`problems` are violations; the figures say how much there was to violate."""
 
-    problems: list[str]
+    problems: list[str] = field(default_factory=list)
     report: Report | None = None
     resent: int = 0
     came_back: int = 0
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """A database that refuses what it should do is one more finding, and not the end of the examination."""
+        try:
+            yield
+        except TablecastError as error:
+            self.problems.append(f"{what}: {type(error).__name__}: {error}")
 
 
 @dataclass(slots=True)
@@ -74,24 +84,30 @@ class Request:
 
 def examine(database: Path, history: Path, turn: int) -> Examined:
     """Opens, checks, and leaves the database closed; what it did itself is added to the history."""
+    examined = Examined()
     with (
+        examined.noting("the database cannot be opened"),
         tablecast.open(database, clock=clock_of(turn), jobs_interval_seconds=3600) as db,
         Recorder(history / "examiner.jsonl") as recorder,
     ):
         before = History.load(*sorted(history.glob("*.jsonl")))
-        resent = _send_again(db, recorder, before.events)
-        drained = _drain(db, recorder)
+        drained: set[Place] = set()
+        with examined.noting("a request sent again"):
+            examined.resent = _send_again(db, recorder, before.events)
+        with examined.noting(f"group {GROUP!r}"):
+            _drain(db, recorder, drained)
         observed = _observe(db)
-        problems = [
+        examined.came_back = len(drained)
+        examined.problems += [
             *_not_back(before.events, observed.events, drained),
             *_lagging(db),
             *_remains(db),
             *verify_engine(db.engine).problems,
         ]
-    recorded = History.load(*sorted(history.glob("*.jsonl")))
-    report = check(History([*recorded.events, *observed.events]), routes=RULES)
-    problems += [str(problem) for problem in report.problems]
-    return Examined(problems, report, resent, len(drained))
+        recorded = History.load(*sorted(history.glob("*.jsonl")))
+        examined.report = check(History([*recorded.events, *observed.events]), routes=RULES)
+        examined.problems += [str(problem) for problem in examined.report.problems]
+    return examined
 
 
 # --- idempotency --------------------------------------------------------------------------------------------
@@ -127,14 +143,13 @@ def _is_whole(request: Request) -> bool:
 # --- the group ----------------------------------------------------------------------------------------------
 
 
-def _drain(db: tablecast.Database, recorder: Recorder) -> set[Place]:
+def _drain(db: tablecast.Database, recorder: Recorder, drained: set[Place]) -> None:
     """Reads the group to its end, and acknowledges. Claims of the dead have run out by the clock."""
-    drained: set[Place] = set()
     while True:
         asked = recorder.now()
         messages = db.consume(EVENTS, group=GROUP, consumer="examiner", limit=1000).messages
         if not messages:
-            return drained
+            return
         recorder.delivered(GROUP, "examiner", EVENTS, messages, asked=asked)
         for partition, of_partition in itertools.groupby(messages, key=lambda message: message.partition_id):
             offsets = [message.offset for message in of_partition]

@@ -14,19 +14,20 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tablecast
 from child import READY
 from examine import Examined, examine
+from workload import SCHEMA, clock_of
+
+import tablecast
 from tablecast.core import failpoint
 from tablecast.testing.failpoints import VARIABLE
-from workload import SCHEMA, clock_of
 
 CHILD = Path(__file__).with_name("child.py")
 DEATH_LIMIT_SECONDS = 60.0  # a child that was to kill itself by then and did not, never will
 RANDOM_KILL_SECONDS = 0.4  # of writing, at most, before a kill from outside
 
 # How many hits of each failpoint to let pass, at most. A commit hits the first five; the others are rare.
-HITS = {name: 40 for name in ("before_write", "after_write", "before_sync", "after_sync", "before_ack")} | {
+HITS = dict.fromkeys(("before_write", "after_write", "before_sync", "after_sync", "before_ack"), 40) | {
     "during_retention": 4,
     "during_drop": 6,
     "during_checkpoint": 1,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from life import MOMENTS, RANDOM, Life
 
 # Failpoints are spread so that each is met twice, on databases of different age.

@@ -549,3 +549,8 @@ def test_the_cache_is_bounded_and_drops_the_oldest() -> None:
 def test_the_limit_counts_bytes_and_can_be_set() -> None:
     sql = "SELECT 'ééé'"
     assert len(parse(sql, max_bytes=len(sql.encode()))) == 1
+
+
+def test_dollar_parameter_before_a_final_empty_string() -> None:
+    (statement,) = parse("SELECT * FROM t WHERE id = $1 AND name <> ''")
+    assert statement.parameters == 1

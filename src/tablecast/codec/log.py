@@ -31,6 +31,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -52,6 +53,28 @@ _HAS_CLASSES = 1
 _classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
 
 
+_LABEL = pa.dictionary(pa.int32(), pa.string())
+_TIME = pa.timestamp("ms", "UTC")
+_U64 = pa.uint64()
+MESSAGE_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.uint32()),
+        ("partition_id", pa.uint16()),
+        ("offset", pa.uint64()),
+        ("message_id", pa.uint64()),
+        ("source_table", _LABEL),
+        ("op", _LABEL),
+        ("payload_mode", _LABEL),
+        ("user_id", _LABEL),
+        ("ts", _TIME),
+        ("key", pa.binary()),
+        ("payload", pa.binary()),
+        ("seq", pa.uint64()),
+        ("content_hash", pa.uint64()),
+    ]
+)
+
+
 class MessageClass(NamedTuple):
     source_table: str
     op: Op
@@ -63,7 +86,7 @@ class Head(NamedTuple):
     version: int
     flags: int
     classes: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     first_offset: int
     seq: int
     ts_ms: int
@@ -120,10 +143,28 @@ def decode_head(data: bytes) -> Head:
     return head
 
 
+def _decode_classes(table: bytes | memoryview) -> list[MessageClass]:
+    try:
+        rows = _classes_decoder.decode(table)
+        return [MessageClass(source, Op(op), PayloadMode(mode), user) for source, op, mode, user in rows]
+    except (msgspec.MsgspecError, ValueError) as e:
+        raise CorruptData(f"the class table of a log batch does not decode: {e}") from e
+
+
 class LogBatch:
     """A decoded batch. Its columns are views of the stored bytes."""
 
-    __slots__ = ("_class_of", "_data", "_hashes", "_key_starts", "_keys_at", "_payload_starts", "_payloads_at", "_table", "head")
+    __slots__ = (
+        "_class_of",
+        "_data",
+        "_hashes",
+        "_key_starts",
+        "_keys_at",
+        "_payload_starts",
+        "_payloads_at",
+        "_table",
+        "head",
+    )
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -136,7 +177,9 @@ class LogBatch:
         self._keys_at = table_at + head.class_bytes
         self._payloads_at = self._keys_at + head.key_bytes
         if len(data) != self._payloads_at + head.payload_bytes or n < 1:
-            raise CorruptData(f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says")
+            raise CorruptData(
+                f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says"
+            )
         view = memoryview(data)
         self._hashes = view[HEAD.size : keys_at].cast("Q")
         self._key_starts = view[keys_at:payloads_at].cast("I")
@@ -147,13 +190,7 @@ class LogBatch:
             raise CorruptData(f"the columns of the log batch at offset {head.first_offset} do not add up")
 
     def classes(self) -> list[MessageClass]:
-        try:
-            rows = _classes_decoder.decode(self._table)
-            return [MessageClass(source, Op(op), PayloadMode(mode), user) for source, op, mode, user in rows]
-        except (msgspec.MsgspecError, ValueError) as e:
-            raise CorruptData(
-                f"the class table of the log batch at offset {self.head.first_offset} does not decode: {e}"
-            ) from e
+        return _decode_classes(self._table)
 
     def messages(self, topic_id: int, partition: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """Messages number start to stop of this batch (0 is the first)."""
@@ -179,7 +216,7 @@ class LogBatch:
     # --- as Arrow ---
 
     def hash_array(self) -> pa.Array:
-        return pa.Array.from_buffers(pa.uint64(), self.head.count, [None, pa.py_buffer(self._hashes)])
+        return pa.Array.from_buffers(_U64, self.head.count, [None, pa.py_buffer(self._hashes)])
 
     def key_array(self) -> pa.Array:
         return self._binary(self._key_starts, self._keys_at, self.head.key_bytes)
@@ -196,60 +233,91 @@ class LogBatch:
         return None if self._class_of is None else np.frombuffer(self._class_of, dtype=np.uint16)
 
 
-_LABEL = pa.dictionary(pa.int32(), pa.string())
-MESSAGE_SCHEMA = pa.schema(
-    [
-        ("topic_id", pa.uint32()),
-        ("partition_id", pa.uint16()),
-        ("offset", pa.uint64()),
-        ("message_id", pa.uint64()),
-        ("source_table", _LABEL),
-        ("op", _LABEL),
-        ("payload_mode", _LABEL),
-        ("user_id", _LABEL),
-        ("ts", pa.timestamp("ms", "UTC")),
-        ("key", pa.binary()),
-        ("payload", pa.binary()),
-        ("seq", pa.uint64()),
-        ("content_hash", pa.uint64()),
-    ]
-)
-
-
 def messages_arrow(
     batches: Iterable[LogBatch], topic_id: int, partition: int, start: int = 0, stop: int | None = None
-) -> pa.Table:
-    """Consecutive batches of one partition as one table, cut to offsets start <= … < stop.
+) -> pa.RecordBatch:
+    """Consecutive batches of one partition as one record batch, cut to offsets start <= … < stop.
 
-    Keys, payloads and hashes are chunks that point into the stored bytes; what a batch says once in its head is
-    repeated for its messages by one vectorised step over all batches.
+    Of a batch alone, keys, payloads and hashes point into the stored bytes. Of several they are joined, and what each
+    says once in its head is repeated for its messages by one vectorised step over all of them.
     """
     found = list(batches)
     if not found:
-        return MESSAGE_SCHEMA.empty_table()
+        return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
+    whole = _one_arrow(found[0], topic_id, partition) if len(found) == 1 else _many_arrow(found, topic_id, partition)
+    first = found[0].head.first_offset
+    skipped = max(0, start - first)
+    if not skipped and (stop is None or stop >= first + whole.num_rows):
+        return whole
+    return whole.slice(skipped, None if stop is None else max(0, stop - first - skipped))
+
+
+def _one_arrow(batch: LogBatch, topic_id: int, partition: int) -> pa.RecordBatch:
+    """A large batch alone: what does not change from batch to batch is made once and shared."""
+    head, n = batch.head, batch.head.count
+    ordinal, id_steps = _ordinals(n)
+    if batch.class_numbers() is None:
+        labels = _shared_labels(bytes(batch._table), n)
+    else:
+        labels = tuple(_class_columns([batch], np.array([n])))
+    return pa.RecordBatch.from_arrays(
+        [
+            *_shared_place(topic_id, partition, n),
+            pa.array(ordinal + np.uint64(head.first_offset)),
+            pa.array(id_steps + np.uint64(head.first_id)),
+            *labels,
+            _buffer_array(_TIME, np.full(n, head.ts_ms, dtype=np.int64)),
+            batch.key_array(),
+            batch.payload_array(),
+            _buffer_array(_U64, np.full(n, head.seq, dtype=np.uint64)),
+            batch.hash_array(),
+        ],
+        schema=MESSAGE_SCHEMA,
+    )
+
+
+def _buffer_array(kind: pa.DataType, values: np.ndarray) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+@lru_cache(maxsize=64)
+def _ordinals(n: int) -> tuple[np.ndarray, np.ndarray]:
+    ordinal = np.arange(n, dtype=np.uint64)
+    return ordinal, ordinal * np.uint64(ID_STEP)
+
+
+@lru_cache(maxsize=64)
+def _shared_place(topic_id: int, partition: int, n: int) -> tuple[pa.Array, pa.Array]:
+    return pa.array(np.full(n, topic_id, dtype=np.uint32)), pa.array(np.full(n, partition, dtype=np.uint16))
+
+
+@lru_cache(maxsize=64)
+def _shared_labels(table: bytes, n: int) -> tuple[pa.Array, ...]:
+    """The label columns of a batch that has one class."""
+    return _labels(_decode_classes(table)[:1], np.zeros(n, dtype=np.int32))
+
+
+def _many_arrow(found: list[LogBatch], topic_id: int, partition: int) -> pa.RecordBatch:
     heads = np.array([batch.head[3:8] for batch in found], dtype=np.uint64)
     counts, (firsts, seqs, times, ids) = heads[:, 0].astype(np.int64), heads[:, 1:].T
     total = int(counts.sum())
     begins = (np.cumsum(counts) - counts).astype(np.uint64)
     ordinal = np.arange(total, dtype=np.uint64)
-    whole = pa.Table.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [
             pa.array(np.full(total, topic_id, dtype=np.uint32)),
             pa.array(np.full(total, partition, dtype=np.uint16)),
             pa.array(np.repeat(firsts - begins, counts) + ordinal),
             pa.array(np.repeat(ids - begins * np.uint64(ID_STEP), counts) + ordinal * np.uint64(ID_STEP)),
             *_class_columns(found, counts),
-            pa.array(np.repeat(times, counts).view(np.int64)).view(pa.timestamp("ms", "UTC")),
-            pa.chunked_array([batch.key_array() for batch in found]),
-            pa.chunked_array([batch.payload_array() for batch in found]),
+            _buffer_array(_TIME, np.repeat(times, counts).view(np.int64)),
+            pa.concat_arrays([batch.key_array() for batch in found]),
+            pa.concat_arrays([batch.payload_array() for batch in found]),
             pa.array(np.repeat(seqs, counts)),
-            pa.chunked_array([batch.hash_array() for batch in found]),
+            pa.concat_arrays([batch.hash_array() for batch in found]),
         ],
         schema=MESSAGE_SCHEMA,
     )
-    first = found[0].head.first_offset
-    skipped = max(0, start - first)
-    return whole.slice(skipped, None if stop is None else max(0, stop - first - skipped))
 
 
 def _class_columns(found: list[LogBatch], counts: np.ndarray) -> list[pa.Array]:
@@ -269,6 +337,10 @@ def _class_columns(found: list[LogBatch], counts: np.ndarray) -> list[pa.Array]:
         if own is not None:
             codes[at : at + len(own)] = np.array(tables[bytes(batch._table)], dtype=np.int32)[own]
         at += batch.head.count
+    return list(_labels(list(numbers), codes))
+
+
+def _labels(classes: list[MessageClass], codes: np.ndarray) -> tuple[pa.Array, ...]:
     index = pa.array(codes)
-    columns = zip(*((c.source_table, c.op.label, c.payload_mode.value, c.user_id) for c in numbers), strict=True)
-    return [pa.DictionaryArray.from_arrays(index, pa.array(values, pa.string())) for values in columns]
+    columns = zip(*((c.source_table, c.op.label, c.payload_mode.value, c.user_id) for c in classes), strict=True)
+    return tuple(pa.DictionaryArray.from_arrays(index, pa.array(values, pa.string())) for values in columns)

@@ -76,6 +76,7 @@ def _integer(column_type: ColumnType, column: str) -> Coerce:
     bound = 1 << (INT_BITS[column_type.name] - 1)
 
     def coerce(value: Any) -> int:
+        given = value
         if isinstance(value, bool):
             _refuse(column, column_type, value, "a boolean is not a number")
         if isinstance(value, str):
@@ -93,7 +94,7 @@ def _integer(column_type: ColumnType, column: str) -> Coerce:
         if not isinstance(value, int):
             _refuse(column, column_type, value)
         if not -bound <= value < bound:
-            _refuse(column, column_type, value, f"out of range {-bound}..{bound - 1}")
+            _refuse(column, column_type, given, f"out of range {-bound}..{bound - 1}")
         return int(value)
 
     return coerce
@@ -268,13 +269,14 @@ def _date(column_type: ColumnType, column: str) -> Coerce:
 
 def _time(column_type: ColumnType, column: str) -> Coerce:
     def coerce(value: Any) -> time:
+        given = value
         if isinstance(value, str):
             try:
                 value = time.fromisoformat(value.strip())
             except ValueError:
                 _refuse(column, column_type, value, "expected an ISO 8601 time")
         if not isinstance(value, time) or value.tzinfo is not None:
-            _refuse(column, column_type, value, "expected a time without a zone")
+            _refuse(column, column_type, given, "expected a time without a zone")
         return time(value.hour, value.minute, value.second, value.microsecond)
 
     return coerce

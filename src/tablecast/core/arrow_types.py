@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from tablecast.model.schema import ColumnType, TableSchema, TypeName
 
+TYPE_MARK = b"tablecast.type"
+
 _FIXED: dict[TypeName, pa.DataType] = {
     TypeName.BOOLEAN: pa.bool_(),
     TypeName.SMALLINT: pa.int16(),
@@ -36,4 +38,10 @@ def arrow_type(column_type: ColumnType) -> pa.DataType:
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
     """One field per column, in order. Fields are nullable whatever the column says: a batch may hold keys only."""
-    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in schema.columns])
+    return pa.schema([arrow_field(column.name, column.type) for column in schema.columns])
+
+
+def arrow_field(name: str, column_type: ColumnType) -> pa.Field:
+    """JSON is text to Arrow: a mark in the field's metadata keeps what it is."""
+    metadata = {TYPE_MARK: TypeName.JSON.encode()} if column_type.name is TypeName.JSON else None
+    return pa.field(name, arrow_type(column_type), metadata=metadata)

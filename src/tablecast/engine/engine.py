@@ -157,7 +157,7 @@ class Engine:
             raise gone(topic.topic_id, partition, offset, start)
         return read_messages(self.store, topic.topic_id, partition, offset, end, limit)
 
-    def read_arrow(self, topic: Topic, partition: int, offset: int, end: int) -> Iterator[pa.Table]:
+    def read_arrow(self, topic: Topic, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         start, durable_end = self.log_range(topic.topic_id, partition)
         if offset < start:
             raise gone(topic.topic_id, partition, offset, start)

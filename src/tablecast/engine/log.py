@@ -12,7 +12,7 @@ from tablecast.errors import OffsetOutOfRange
 from tablecast.model.message import Message
 from tablecast.storage.base import Family, Reader
 
-ARROW_PIECE_BYTES = 8 * 2**20  # payload bytes in one Arrow table of a long read
+ARROW_PIECE_BYTES = 128 * 1024  # payload bytes from which on a piece of a long read is handed on
 
 
 def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[LogBatch]:
@@ -40,8 +40,12 @@ def read_messages(reader: Reader, topic_id: int, partition: int, offset: int, en
     return found
 
 
-def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[pa.Table]:
-    """Messages offset <= … < end as Arrow tables of some megabytes each, so that a reader need not hold them all."""
+def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Messages offset <= … < end as Arrow record batches, so that a reader need not hold them all.
+
+    Small batches are put together, a large one is one of its own: holding several large ones before handing them on
+    costs more (fresh memory, page by page) than decoding them.
+    """
     piece: list[LogBatch] = []
     size = 0
     for batch in batches_from(reader, topic_id, partition, offset, end):

@@ -181,9 +181,7 @@ class _Planning:
 
     def _is_star(self, node: exp.Expr) -> bool:
         if isinstance(node, exp.Column):
-            return (
-                isinstance(node.this, exp.Star) and node.text("table").lower() == self.alias and not node.db
-            )
+            return isinstance(node.this, exp.Star) and node.text("table").lower() == self.alias and not node.db
         return isinstance(node, exp.Star) and not any(node.args.values())
 
 

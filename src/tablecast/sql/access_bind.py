@@ -122,9 +122,7 @@ class AccessPlan:
             index, read = self._point
             key = read(params[index]) if index < len(params) else UNUSABLE
             if key is not UNUSABLE:
-                return AccessPath(
-                    _POINT, ((key,),), (), None, None, False, None, 0, self.projection is not None
-                )
+                return AccessPath(_POINT, ((key,),), (), None, None, False, None, 0, self.projection is not None)
         return _Binding(self._key_width, self._terms, self._shape, params).path(self.projection is not None)
 
     def _point_lookup(self) -> tuple[int, Reader] | None:

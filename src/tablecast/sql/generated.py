@@ -67,13 +67,17 @@ def generator_name(node: exp.Expr) -> str | None:
     return None
 
 
-def lift_generated(tree: exp.Expr, first_number: int) -> tuple[exp.Expr, list[str]]:
+def lift_generated(
+    tree: exp.Expr, first_number: int, lifted: tuple[str, ...] = GENERATED
+) -> tuple[exp.Expr, list[str]]:
     """The tree with each generating call replaced by a parameter, numbered from `first_number` on, and their names."""
     names: list[str] = []
+    if not any(generator_name(node) in lifted for node in tree.walk()):
+        return tree, names
 
     def lift(node: exp.Expr) -> exp.Expr:
         name = generator_name(node)
-        if name is None:
+        if name is None or name not in lifted:
             return node
         names.append(name)
         return exp.Placeholder(this=str(first_number + len(names) - 1))

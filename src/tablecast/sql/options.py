@@ -14,9 +14,7 @@ from tablecast.sql.tokens import Cursor
 ReadOption = Callable[[Cursor, str], Any]
 
 
-def parse_options(
-    cursor: Cursor, known: Mapping[str, ReadOption], error: type[InvalidRequest]
-) -> dict[str, Any]:
+def parse_options(cursor: Cursor, known: Mapping[str, ReadOption], error: type[InvalidRequest]) -> dict[str, Any]:
     """The options that are given, by their name as in `known`."""
     options: dict[str, Any] = {}
     cursor.expect("(")

@@ -130,11 +130,7 @@ def _only(node: exp.Expr, known: Sequence[str]) -> None:
 
 
 def _target(node: exp.Expr) -> _Target:
-    if (
-        not isinstance(node, exp.Table)
-        or not isinstance(node.this, exp.Identifier)
-        or node.args.get("catalog")
-    ):
+    if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier) or node.args.get("catalog"):
         raise UnsupportedSql(f"{node.sql('duckdb')}: a change names its table as table or namespace.table")
     _only(node, ("this", "db", "alias"))
     parts = [node.db, node.name] if node.db else [node.name]
@@ -226,9 +222,7 @@ def _value(node: exp.Expr, target: _Target, place: str, also: str | None = None)
     return node if is_default(node) else _unqualified(node, target, place, also)
 
 
-def _assignments(
-    nodes: Iterable[exp.Expr], target: _Target, also: str | None = None
-) -> tuple[Assignment, ...]:
+def _assignments(nodes: Iterable[exp.Expr], target: _Target, also: str | None = None) -> tuple[Assignment, ...]:
     assignments: dict[str, Assignment] = {}
     for node in nodes:
         if not isinstance(node, exp.EQ) or not isinstance(node.this, exp.Column):

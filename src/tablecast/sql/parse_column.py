@@ -129,9 +129,7 @@ def parse_type(cursor: Cursor, column: str) -> ColumnType:
     name = _TYPES.get(word)
     if name is None:
         known = ", ".join(TypeName)
-        raise InvalidSchema(
-            f"column {column} has the unknown type {word}: the types are {known}", column=column
-        )
+        raise InvalidSchema(f"column {column} has the unknown type {word}: the types are {known}", column=column)
     if name is TypeName.DECIMAL:
         return _decimal(cursor, column)
     if word == "DOUBLE":
@@ -154,9 +152,7 @@ def _decimal(cursor: Cursor, column: str) -> ColumnType:
     cursor.expect(")")
     if not 1 <= precision <= MAX_PRECISION or not 0 <= scale <= precision:
         rule = f"1 <= p <= {MAX_PRECISION} and 0 <= s <= p"
-        raise InvalidSchema(
-            f"column {column}: DECIMAL({precision},{scale}) is impossible: DECIMAL(p,s) needs {rule}"
-        )
+        raise InvalidSchema(f"column {column}: DECIMAL({precision},{scale}) is impossible: DECIMAL(p,s) needs {rule}")
     return ColumnType(TypeName.DECIMAL, precision, scale)
 
 

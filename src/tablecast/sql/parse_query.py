@@ -53,9 +53,7 @@ def parse_select(cursor: Cursor) -> Select:
         tree = exp.select("*").from_(tree)
     if isinstance(tree, exp.Query) and not isinstance(tree, exp.Table):
         return as_select(tree, cursor.source, parameters)
-    raise UnsupportedSql(
-        f"{tree.key.upper()} cannot follow WITH: a query is SELECT, VALUES or a union of them"
-    )
+    raise UnsupportedSql(f"{tree.key.upper()} cannot follow WITH: a query is SELECT, VALUES or a union of them")
 
 
 def as_select(tree: exp.Query, source: Source, parameters: int) -> Select:

@@ -93,14 +93,10 @@ def parse_drop_table(cursor: Cursor) -> DropTable:
 def parse_alter_table(cursor: Cursor) -> AlterTableAddColumn:
     table = cursor.table()
     if cursor.at("DROP") or cursor.at("RENAME") or cursor.at("ALTER") or cursor.at("SET"):
-        raise UnsupportedSql(
-            f"ALTER TABLE {table} {cursor.advance().text.upper()}: only ADD COLUMN is supported"
-        )
+        raise UnsupportedSql(f"ALTER TABLE {table} {cursor.advance().text.upper()}: only ADD COLUMN is supported")
     cursor.expect("ADD")
     if cursor.at("CONSTRAINT") or cursor.at("PRIMARY") or cursor.at("CHECK") or cursor.at("UNIQUE"):
-        raise UnsupportedSql(
-            f"ALTER TABLE {table} ADD {cursor.advance().text.upper()}: only columns can be added"
-        )
+        raise UnsupportedSql(f"ALTER TABLE {table} ADD {cursor.advance().text.upper()}: only columns can be added")
     cursor.take("COLUMN")
     exists = if_not_exists(cursor)
     parsed = parse_column(cursor)
@@ -182,9 +178,7 @@ def _names(cursor: Cursor) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _checked_key(
-    columns: list[ParsedColumn], keys: list[tuple[str, ...]], table: TableName
-) -> tuple[str, ...]:
+def _checked_key(columns: list[ParsedColumn], keys: list[tuple[str, ...]], table: TableName) -> tuple[str, ...]:
     if len(columns) > MAX_COLUMNS:
         raise InvalidSchema(f"table {table} has {len(columns)} columns: at most {MAX_COLUMNS} are possible")
     by_name: dict[str, ParsedColumn] = {}
@@ -194,9 +188,7 @@ def _checked_key(
     if not keys:
         raise InvalidSchema(f"table {table} has no primary key: mark a column PRIMARY KEY")
     if len(keys) > 1:
-        raise InvalidSchema(
-            f"table {table} has two primary keys: write PRIMARY KEY (a, b) for several columns"
-        )
+        raise InvalidSchema(f"table {table} has two primary keys: write PRIMARY KEY (a, b) for several columns")
     for i, name in enumerate(keys[0]):
         _check_key_column(name, by_name.get(name), table)
         if name in keys[0][:i]:
@@ -208,9 +200,7 @@ def _check_key_column(name: str, parsed: ParsedColumn | None, table: TableName) 
     if parsed is None:
         raise InvalidSchema(f"the primary key of {table} names column {name}, which the table does not have")
     if parsed.column.type.name is TypeName.JSON:
-        raise InvalidSchema(
-            f"column {name} of {table} is JSON: it has no order, so it cannot be in a primary key"
-        )
+        raise InvalidSchema(f"column {name} of {table} is JSON: it has no order, so it cannot be in a primary key")
     if parsed.nullable:
         raise InvalidSchema(f"column {name} of {table} is in the primary key, so it cannot be NULL")
 

@@ -17,6 +17,7 @@ from tablecast.errors import UnknownTable
 from tablecast.model.schema import Role
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table
+from tablecast.sql.generated import generate, lift_generated
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require, require_read, row_owner
 from tablecast.sql.statements import Select, TableName
@@ -29,6 +30,7 @@ class SelectPlan:
 
     def __init__(self, statement: Select, context: Context) -> None:
         self._statement = statement
+        self._query, self._generated = lift_generated(statement.query, statement.parameters + 1, ("current_user",))
         self._table: Table | None = None
         self._access: AccessPlan | None = None
         self._shown: _Shown | None = None
@@ -45,7 +47,7 @@ class SelectPlan:
         table, access = self._table, self._access
         if table is None or access is None:
             tables = read_tables(context, self._statement.tables)
-            return Result.of_arrow(context.queries.run(self._statement.query, tables, params))
+            return Result.of_arrow(context.queries.run(self._query, tables, (*params, *self._values(context))))
         require_read(context.actor, table.schema)
         path = access.bind(params)
         if path.exact and self._shown is not None:
@@ -54,7 +56,11 @@ class SelectPlan:
             arrow = whole_table(context, table)
         else:
             arrow = values_arrow(table, find_rows(context, table, path), path.limit)
-        return Result.of_arrow(context.queries.run(self._statement.query, {self._key: arrow}, params))
+        return Result.of_arrow(context.queries.run(self._query, {self._key: arrow}, (*params, *self._values(context))))
+
+    def _values(self, context: Context) -> tuple[Any, ...]:
+        """What the query engine does not know: who asks."""
+        return generate(context.values(), self._generated) if self._generated else ()
 
 
 class _Shown:

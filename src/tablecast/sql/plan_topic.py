@@ -157,8 +157,8 @@ def redrive(engine: Engine, command: Redrive) -> int:
     return count
 
 
-def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Iterator[pa.Table]:
-    """A stateless read of any size, as Arrow tables of some megabytes each."""
+def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Iterator[pa.RecordBatch]:
+    """A stateless read of any size, as Arrow record batches."""
     start = request.start or EARLIEST
     for partition in range(topic.partitions) if request.partition is None else [request.partition]:
         offset = engine.resolve(topic, partition, start)
@@ -166,5 +166,4 @@ def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Itera
 
 
 def read_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> pa.Table:
-    pieces = list(stream_arrow(engine, topic, request))
-    return pa.concat_tables(pieces) if pieces else MESSAGE_SCHEMA.empty_table()
+    return pa.Table.from_batches(stream_arrow(engine, topic, request), schema=MESSAGE_SCHEMA)

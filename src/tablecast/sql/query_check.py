@@ -1,12 +1,12 @@
 """What a SELECT may do: read the tables it was given, and compute.
 
-DuckDB could also read files, the network, its own settings and its catalogs. Three walls stand before that,
-each sufficient alone:
+DuckDB could also read files, the network, its own settings and its catalogs. Three walls stand before that:
 
 1. `check_select` walks sqlglot's tree: only known tables, only queries, no refused function.
 2. `check_serialized` walks DuckDB's own tree of the final text, so a difference between the two parsers
    cannot be used: what is checked here is what runs.
-3. The session is locked (see `query`): even a statement that passed both would find nothing to open.
+3. The session is locked (see `query`): a statement that passed both would still find no file, no network, no
+   extension and no setting to change.
 
 Functions are refused by name and by family, because the list of harmless ones is long and grows with every
 release; table functions, which are the dangerous kind, are allowed by name.
@@ -23,9 +23,7 @@ from tablecast.errors import UnknownTable, UnsupportedSql
 
 TableKey = tuple[str | None, str]
 
-MAX_REPEAT = (
-    10_000  # what REPEAT and LPAD may be asked for: DuckDB cannot be interrupted while it builds one value
-)
+MAX_REPEAT = 10_000  # what REPEAT and LPAD may be asked for: DuckDB cannot be interrupted while it builds one value
 
 _TABLE_FUNCTIONS = frozenset(("generate_series", "range", "unnest"))
 
@@ -89,9 +87,7 @@ def _check_table(table: exp.Table, known: Collection[TableKey]) -> None:
                 f"the table function {names[0]}() is not available: a query reads tables", name=names[0]
             )
         return
-    if not isinstance(table.this, exp.Identifier) or any(
-        v for k, v in table.args.items() if k not in _TABLE_ARGS
-    ):
+    if not isinstance(table.this, exp.Identifier) or any(v for k, v in table.args.items() if k not in _TABLE_ARGS):
         raise UnsupportedSql(f"{table.sql('duckdb')}: a table is named as table or namespace.table")
     if table_key(table) not in known and not names_cte(table):
         name = ".".join(part for part in table_key(table) if part)
@@ -108,9 +104,7 @@ def _check_length(function: exp.Func) -> None:
     if isinstance(function, exp.Repeat | exp.Pad):
         count = function.args.get("times") or function.expression
         if not (isinstance(count, exp.Literal) and count.is_int and int(count.this) <= MAX_REPEAT):
-            raise UnsupportedSql(
-                f"{function.sql('duckdb')}: write the length as a number of at most {MAX_REPEAT:,}"
-            )
+            raise UnsupportedSql(f"{function.sql('duckdb')}: write the length as a number of at most {MAX_REPEAT:,}")
 
 
 def is_refused(function: str) -> bool:
@@ -169,9 +163,7 @@ def check_serialized(answer: dict[str, Any], views: Collection[str]) -> None:
     """`answer` is what json_serialize_sql says of the text; `views` are names that stand for known tables."""
     statements = answer.get("statements", ())
     if answer.get("error") or len(statements) != 1:
-        raise UnsupportedSql(
-            f"only a single SELECT can be run: {answer.get('error_message', 'more than one given')}"
-        )
+        raise UnsupportedSql(f"only a single SELECT can be run: {answer.get('error_message', 'more than one given')}")
     for node, names in _scoped_objects(statements[0], frozenset(views)):
         _check_object(node, names)
 
@@ -184,9 +176,7 @@ def _check_object(node: dict[str, Any], names: Collection[str]) -> None:
                 raise UnsupportedSql(f"the table {'.'.join(path)} is not available to queries")
         case "TABLE_FUNCTION":
             if (name := node["function"]["function_name"].lower()) not in _TABLE_FUNCTIONS:
-                raise UnsupportedSql(
-                    f"the table function {name}() is not available: a query reads tables", name=name
-                )
+                raise UnsupportedSql(f"the table function {name}() is not available: a query reads tables", name=name)
         case "SHOW_REF":
             raise UnsupportedSql("DESCRIBE, SHOW and SUMMARIZE cannot stand inside a SELECT")
     if "function_name" in node:

@@ -21,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tablecast.core.arrow_types import TYPE_MARK
 from tablecast.errors import UnsupportedSql
 from tablecast.sql.query_bind import SEQ
 
-TYPE_MARK = b"tablecast.type"
 JSON_MARK = {TYPE_MARK: b"JSON"}
 HUGEINT_MARK = {TYPE_MARK: b"HUGEINT"}
 
@@ -90,9 +90,7 @@ def plain(table: pa.Table) -> pa.Table:
     """The result in plain types. Columns of one name stay as they are, in their order."""
     if all(_is_plain(field) for field in table.schema):
         return table
-    columns = [
-        _plain_column(column, field) for column, field in zip(table.columns, table.schema, strict=True)
-    ]
+    columns = [_plain_column(column, field) for column, field in zip(table.columns, table.schema, strict=True)]
     fields = [field for field, _ in columns]
     return pa.Table.from_arrays([column for _, column in columns], schema=pa.schema(fields))
 

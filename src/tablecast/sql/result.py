@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from tablecast.core.arrow_types import arrow_type
+from tablecast.core.arrow_types import TYPE_MARK, arrow_field, arrow_type
 from tablecast.errors import InvalidRequest
 from tablecast.model.schema import ColumnType, TypeName
-from tablecast.sql.query_types import TYPE_MARK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +76,7 @@ class Result:
 
     def with_seq(self, seq: int | None) -> Result:
         """The same answer, of a statement whose transaction was committed as `seq`."""
-        other = Result.of_rows(
-            self._columns, self._types, (), message=self.message, seq=seq, row_count=self.row_count
-        )
+        other = Result.of_rows(self._columns, self._types, (), message=self.message, seq=seq, row_count=self.row_count)
         other._arrow, other._stored, other._rows = self._arrow, self._stored, self._rows
         return other
 
@@ -162,7 +159,7 @@ class Result:
 
     def arrow(self) -> pa.Table:
         if self._arrow is None:
-            fields = [_field(n, t) for n, t in zip(self._columns, self._types, strict=True)]
+            fields = [arrow_field(n, t) for n, t in zip(self._columns, self._types, strict=True)]
             columns = list(zip(*self.stored_rows(), strict=True)) or [()] * len(fields)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
             self._arrow = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
@@ -178,9 +175,7 @@ class Result:
         polars = _require("polars")
         table = self.arrow()
         if repeated := [name for name in table.column_names if table.column_names.count(name) > 1]:
-            raise InvalidRequest(
-                f"two columns are called {repeated[0]!r}, which Polars refuses: rename with AS"
-            )
+            raise InvalidRequest(f"two columns are called {repeated[0]!r}, which Polars refuses: rename with AS")
         frame: pl.DataFrame = polars.from_arrow(_with_text_uuids(table))
         return frame
 
@@ -189,9 +184,7 @@ def _require(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError:
-        raise InvalidRequest(
-            f"{library} is not installed: pip install tablecast[frames]", library=library
-        ) from None
+        raise InvalidRequest(f"{library} is not installed: pip install tablecast[frames]", library=library) from None
 
 
 def _with_text_uuids(table: pa.Table) -> pa.Table:
@@ -213,7 +206,7 @@ def _decoded(row: Row, positions: list[int]) -> Row:
     return tuple(values)
 
 
-def _python(column: Any, field: pa.Field[Any]) -> list[Any]:
+def _python(column: Any, field: pa.Field) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if isinstance(field.type, pa.TimestampType):  # Arrow's own zone object is equal to UTC, but not the same
         return [None if value is None else value.replace(tzinfo=UTC) for value in values]
@@ -222,12 +215,7 @@ def _python(column: Any, field: pa.Field[Any]) -> list[Any]:
     return values
 
 
-def _field(name: str, column_type: ColumnType) -> pa.Field[Any]:
-    mark = {TYPE_MARK: b"JSON"} if column_type.name is TypeName.JSON else None
-    return pa.field(name, arrow_type(column_type), metadata=mark)
-
-
-def _mark(field: pa.Field[Any]) -> str | None:
+def _mark(field: pa.Field) -> str | None:
     mark = (field.metadata or {}).get(TYPE_MARK)
     return None if mark is None else mark.decode()
 
@@ -239,7 +227,7 @@ _NAMES: dict[pa.DataType, str] = {
 }
 
 
-def type_string(field: pa.Field[Any]) -> str | None:
+def type_string(field: pa.Field) -> str | None:
     """The SQL type of an Arrow field: its mark, or what its Arrow type stands for."""
     if (mark := _mark(field)) is not None:
         return mark

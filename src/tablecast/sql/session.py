@@ -290,8 +290,8 @@ class Session:
 
     def stream_arrow(
         self, topic: str, *, start: Start | None = None, partition: int | None = None
-    ) -> Iterator[pa.Table]:
-        """The same in pieces of some megabytes, for topics larger than memory."""
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as record batches, one after the other, for topics larger than memory."""
         self._engine.check_open()
         require(self.actor, Role.SERVICE, f"consuming {topic}")
         return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))

@@ -64,9 +64,10 @@ def compile_filter(source: str | exp.Expr, schema: TableSchema) -> Expression:
 def _numbered(tree: exp.Expr) -> exp.Expr:
     """Every `?` as `$n`, counted in the order of the text."""
     anonymous = [node for node in tree.find_all(exp.Placeholder, bfs=False) if not node.this]
-    for trim in tree.find_all(exp.Trim):
-        if trim.args.get("expression") and any(trim.find_all(exp.Placeholder)):
-            raise UnsupportedSql(f"number the parameters of {canonical(trim)}: its arguments have two orders")
+    for node in anonymous:
+        trim = node.find_ancestor(exp.Trim)
+        if trim is not None and trim.args.get("expression"):
+            raise UnsupportedSql(f"number the parameters of {canonical(trim)} ($1, $2): SQL has two orders for them")
     for number, node in enumerate(anonymous, 1):
         node.set("this", str(number))
     return tree

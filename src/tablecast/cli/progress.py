@@ -1,0 +1,69 @@
+"""Progress on standard error: on a terminal only, gone when the work is done.
+
+A number that is known in advance makes a bar; one that is not makes a bar that moves to and fro beside the count.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from tablecast.cli.console import messages
+
+SPINNER_AFTER_SECONDS = 1.0
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    shown = sys.stderr.isatty()
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), *columns, console=messages(), transient=True, disable=not shown
+    )
+
+
+@contextmanager
+def counting(totals: Mapping[str, int | None]) -> Iterator[Callable[[str, int], None]]:
+    """One bar per name; the function yielded says how far one of them is."""
+    with _progress(MofNCompleteColumn(), TimeElapsedColumn()) as progress:
+        bars: dict[str, TaskID] = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+        yield lambda name, count: progress.update(bars[name], completed=count)
+
+
+@contextmanager
+def by_bytes(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of bytes; the function yielded takes how many are done, and of how many."""
+    with _progress(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        bar = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+@contextmanager
+def spinner(title: str) -> Iterator[None]:
+    """Something that moves, if what happens inside takes longer than a moment."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    status = messages().status(title)
+    timer = threading.Timer(SPINNER_AFTER_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()

@@ -1,0 +1,127 @@
+"""The interactive shell of `tablecast sql`.
+
+It reads a whole statement at a time, from the first line to the semicolon, runs it and prints what it answers. What
+begins with a backslash is a command of the shell itself. An error is told in a line and the shell goes on; Ctrl-C
+drops what was typed, or stops the query that runs; Ctrl-D leaves, and rolls back what was not committed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tablecast.cli.app import Format
+from tablecast.cli.complete import Names
+from tablecast.cli.console import print_error, say
+from tablecast.cli.progress import spinner
+from tablecast.cli.prompt import Prompt, make_prompt
+from tablecast.cli.render import render
+from tablecast.cli.script import read_statements
+from tablecast.errors import InvalidRequest, TablecastError
+from tablecast.sql.database import Database
+from tablecast.sql.session import Session
+
+if TYPE_CHECKING:
+    from tablecast.cli.sql import Request
+
+HELP = r"""\d [TABLE]      columns of a table, or all tables
+\dt             tables
+\topics         topics, with their messages and bytes
+\groups         consumer groups, with their lag
+\format [NAME]  how results are written: table, json, csv, ndjson
+\timing         show how long each statement takes, or stop showing it
+\?              this list
+\q              leave; so does Ctrl-D
+
+A statement ends with a semicolon and may have many lines. Ctrl-C drops it, or stops a query that runs."""
+
+_TABLES = "SELECT namespace, name, kind, access_level, primary_key, ttl_seconds FROM system.tables ORDER BY ALL"
+_TOPICS = (
+    "SELECT namespace, name, alias, partitions, sources, messages, bytes, retention_seconds "
+    "FROM system.topics ORDER BY namespace, name"
+)
+_GROUPS = "SELECT * FROM system.topic_groups ORDER BY topic, group_id, partition_id"
+
+
+class Shell:
+    def __init__(self, database: Database, session: Session, request: Request, prompt: Prompt | None = None) -> None:
+        self._session = session
+        self._name = request.path.rstrip("/").rpartition("/")[2]
+        self._format = request.format
+        self._timing = False
+        self._prompt = prompt or make_prompt(Names(lambda: database.engine.catalog, session.namespace))
+        self._commands: dict[str, Callable[[str], None]] = {
+            "d": self._describe,
+            "dt": lambda rest: self._show(_TABLES),
+            "topics": lambda rest: self._show(_TOPICS),
+            "groups": lambda rest: self._show(_GROUPS),
+            "format": self._set_format,
+            "timing": self._toggle_timing,
+            "?": lambda rest: _print(HELP),
+        }
+
+    def run(self) -> None:
+        say(r"\? for help, \q to leave")
+        while (text := self._read()) is not None:
+            try:
+                self._answer(text)
+            except TablecastError as error:
+                print_error(error)
+            except KeyboardInterrupt:
+                say("interrupted")
+        if self._session.in_transaction:
+            self._session.rollback()
+            say("rolled back: the transaction was not committed")
+
+    def _read(self) -> str | None:
+        """What was typed, or None to leave."""
+        try:
+            text = self._prompt.read(f"{self._name}{'*' if self._session.in_transaction else ''}> ").strip()
+        except KeyboardInterrupt:
+            return ""
+        except EOFError:
+            return None
+        return None if text == r"\q" else text
+
+    def _answer(self, text: str) -> None:
+        if text.startswith("\\"):
+            word, _, rest = text[1:].rstrip(";").partition(" ")
+            self._command(word)(rest.strip())
+            return
+        for statement in read_statements([text]):
+            self._show(statement.text)
+
+    def _command(self, word: str) -> Callable[[str], None]:
+        found = self._commands.get(word)
+        if found is None:
+            raise InvalidRequest(rf"there is no command \{word}; \? lists them", command=word)
+        return found
+
+    def _show(self, sql: str) -> None:
+        began = time.perf_counter()
+        with spinner("running …"):
+            result = self._session.execute(sql)
+        took_ms = (time.perf_counter() - began) * 1000
+        render(result, self._format)
+        if self._timing:
+            say(f"{took_ms:,.3f} ms")
+
+    def _describe(self, table: str) -> None:
+        self._show(f"DESCRIBE {table}" if table else _TABLES)
+
+    def _set_format(self, name: str) -> None:
+        if name and name not in list(Format):
+            raise InvalidRequest(f"there is no format {name!r}: the formats are {', '.join(Format)}", format=name)
+        self._format = Format(name) if name else self._format
+        _print(f"format is {self._format}")
+
+    def _toggle_timing(self, rest: str) -> None:
+        self._timing = not self._timing
+        _print(f"timing is {'on' if self._timing else 'off'}")
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""`tablecast topics` and `tablecast groups`: the system tables, made for a person to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.filesize import decimal
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from tablecast.cli.console import output, visible
+from tablecast.cli.opening import opened
+from tablecast.sql.database import Database
+
+BAR_WIDTH = 20
+BEHIND, FAR_BEHIND = "yellow", "red"
+FAR_SHARE = 0.5  # of the log, from where a lag is red
+
+_TOPICS = """
+SELECT namespace || '.' || name, alias, partitions, sources, messages, bytes, retention_seconds, retention_max_bytes
+FROM system.topics ORDER BY namespace, name
+"""
+_GROUPS = """
+SELECT g.topic, g.group_id, g.partition_id, g.committed, g.claimed, g.end_offset, g.lag, g.lag_seconds, o.messages
+FROM system.topic_groups g JOIN system.topic_offsets o ON o.topic = g.topic AND o.partition_id = g.partition_id
+ORDER BY g.topic, g.group_id, g.partition_id
+"""
+
+
+def show_topics(path: str, interval_seconds: float | None) -> None:
+    _show(path, topics_table, interval_seconds)
+
+
+def show_groups(path: str, interval_seconds: float | None) -> None:
+    _show(path, groups_table, interval_seconds)
+
+
+def _show(path: str, make: Callable[[Database], Table], interval_seconds: float | None) -> None:
+    with opened(path) as database:
+        if interval_seconds is None:
+            output().print(make(database))
+            return
+        with Live(make(database), console=output(), auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_seconds)
+                live.update(make(database), refresh=True)
+
+
+def topics_table(database: Database) -> Table:
+    table = _table("topic", "alias", "partitions", "sources", "messages", "size", "kept for", "kept up to")
+    for name, alias, partitions, sources, messages, size, seconds, max_bytes in database.query(_TOPICS):
+        table.add_row(
+            name, visible(alias or ""), f"{partitions:,}", f"{sources:,}", f"{messages:,}", decimal(size),
+            "ever" if seconds is None else duration(seconds), "any size" if max_bytes is None else decimal(max_bytes),
+        )  # fmt: skip
+    return table
+
+
+def groups_table(database: Database) -> Table:
+    table = _table("topic", "group", "partition", "committed", "claimed", "end", "lag", "", "behind")
+    for topic, group, partition, committed, claimed, end, lag, seconds, kept in database.query(_GROUPS):
+        table.add_row(
+            topic, visible(group), f"{partition}", f"{committed:,}", f"{claimed:,}", f"{end:,}", f"{lag:,}",
+            lag_bar(lag, kept), "" if not lag else "?" if seconds is None else duration(seconds),
+            style=None if lag else "green",
+        )  # fmt: skip
+    return table
+
+
+def lag_bar(lag: int, kept: int) -> ProgressBar:
+    """Full: nothing of what the log keeps was acknowledged."""
+    colour = FAR_BEHIND if lag >= FAR_SHARE * kept else BEHIND
+    style = {"complete_style": colour, "finished_style": colour}
+    return ProgressBar(total=max(kept, 1), completed=min(lag, kept), width=BAR_WIDTH, **style)
+
+
+def duration(seconds: float) -> str:
+    """In the greatest unit that it fills at least once: 90 s, 2.5 h."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{round(seconds / size, 1):g} {unit}"
+    return f"{round(seconds, 1):g} s"
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        named = heading in ("topic", "alias", "group", "")
+        table.add_column(heading, justify="left" if named else "right", overflow="fold")
+    return table

@@ -1,0 +1,57 @@
+"""`tablecast verify`: reads everything and says whether it agrees.
+
+The store is read directly: an engine could refuse to open what is to be explained here, and would run its jobs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tablecast.cli.console import output, visible
+from tablecast.cli.progress import counting
+from tablecast.engine.engine import system_clock
+from tablecast.engine.recovery import load_catalog, load_logs
+from tablecast.engine.verify import MAX_PROBLEMS, VerifyReport, verify
+from tablecast.errors import TablecastError
+from tablecast.storage.base import Reader
+from tablecast.storage.rocks import RocksStore
+
+
+def run(path: str) -> int:
+    """Prints what was found; the exit code."""
+    report = verified(Path(path))
+    print_report(report)
+    return 0 if report.sound else 1
+
+
+def verified(path: Path) -> VerifyReport:
+    store = RocksStore.open(str(path), create=False)
+    try:
+        snapshot = store.snapshot()
+        with counting({"rows": None, "messages": _messages(snapshot)}) as progress:
+            return verify(snapshot, system_clock(), progress)
+    finally:
+        store.close()
+
+
+def _messages(reader: Reader) -> int | None:
+    """How many there should be; None if that cannot be told, which verify will explain."""
+    try:
+        logs = load_logs(reader, load_catalog(reader))
+    except TablecastError:
+        return None
+    return sum(log.next_offset - log.start.offset for log in logs.partitions.values())
+
+
+def print_report(report: VerifyReport) -> None:
+    for problem in report.problems:
+        sys.stdout.write(visible(problem) + "\n")
+    if len(report.problems) >= MAX_PROBLEMS:
+        sys.stdout.write(f"stopped after {MAX_PROBLEMS} problems\n")
+    figures = (
+        f"{report.tables:,} tables, {report.rows:,} rows, {report.topics:,} topics, {report.messages:,} messages, "
+        f"{report.groups:,} group positions, {report.folded:,} topics folded into their tables"
+    )
+    verdict = "[green]sound[/]" if report.sound else "[bold red]not sound[/]"
+    output().print(f"{figures}: {verdict}")

@@ -1,0 +1,600 @@
+"""The whole database against a model of dicts and lists, with crashes in between.
+
+Every rule sends one request to both and compares the answers, errors included. After each step the rows, the new
+messages, the logs' bounds and the groups must agree; at the end of a run everything is read again, by every path there
+is. A crash keeps what was synced and nothing else, so what was acknowledged must all be there.
+
+A longer search: pytest --hypothesis-profile=thorough tests/stateful/test_database_model.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from database_model import DAY_MS, DatabaseModel, Remembered, Said, SourceModel, TopicModel
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from model_groups import GroupModel
+from model_statements import ChangeModel, Insert, TableModel, Write
+from model_strategies import ADDED_COLUMNS, CONSUMERS, GROUPS, USERS, by_key, keys, new_tables, new_topics, sources, writes
+
+from tablecast.codec.keys import table_prefix
+from tablecast.core import failpoint
+from tablecast.engine import system
+from tablecast.errors import (
+    Conflict,
+    DatabaseClosed,
+    DuplicateSource,
+    IdempotencyMismatch,
+    InUse,
+    InvalidTopic,
+    OffsetOutOfRange,
+    TablecastError,
+    TransactionConflict,
+    UnknownGroup,
+    UnknownSource,
+    WritesStopped,
+)
+from tablecast.model.change import Op
+from tablecast.model.message import Message
+from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
+from tablecast.sql.database import Database
+from tablecast.sql.result import Result
+from tablecast.sql.session import Session
+from tablecast.storage.base import Family, StorageFailure
+from tablecast.storage.memory import MemoryStore
+from tablecast.storage.rocks import RocksStore
+from tablecast.testing.clock import FakeClock
+from tablecast.testing.failpoints import raising
+
+EVERYTHING = 100_000
+NEVER_SECONDS = 3600.0  # jobs run when a rule says so
+SURVIVES = {"before_write": False, "after_write": False, "before_sync": False, "after_sync": True, "before_ack": True}
+STEPS_MS = (1, 999, 10_000, 30_000, 40_000, 60_000, 121_000, DAY_MS)
+
+topics = st.sampled_from([topic.name for topic in new_topics()])
+fed_topics = st.sampled_from([topic.name for topic in new_topics() if topic.name != "app.dead"])
+tables = st.sampled_from([table.name for table in new_tables()])
+
+
+class DatabaseMachine(RuleBasedStateMachine):
+    """`open` and `reopen` are the store's; everything else is the same for all of them."""
+
+    db: Database
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.model = DatabaseModel(new_tables(), new_topics(), self.clock)
+        self.checked = {(t.name, p): 0 for t in self.model.topics.values() for p in range(t.partitions)}
+        self.anonymous = 0
+        self.open()
+        self.define_everything()
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def reopen(self) -> None:
+        raise NotImplementedError
+
+    def database(self, store: Any) -> Database:
+        self.sessions: dict[str, Session] = {}
+        return Database(store, clock=self.clock, jobs_interval_seconds=NEVER_SECONDS)
+
+    def define_everything(self) -> None:
+        self.db.execute("CREATE NAMESPACE app")
+        for table in self.model.tables.values():
+            self.db.execute(table.create_sql())
+        for topic in self.model.topics.values():
+            if topic.name != "app.dead":  # made with the topic whose dead letters it takes
+                self.create_topic(topic)
+        everything = frozenset(Op)
+        for topic, table in (("plain", "orders"), ("work", "orders"), ("dedup", "prefs"), ("brief", "clicks")):
+            self.feed(self.model.topics[f"app.{topic}"], SourceModel(f"app.{table}", everything, None, None, "full"))
+
+    def create_topic(self, topic: TopicModel) -> None:
+        options = {
+            "dedup_window_seconds": topic.dedup_ms // 1000,
+            "retention_seconds": "NULL" if topic.retention_ms is None else topic.retention_ms // 1000,
+            "max_deliveries": topic.max_deliveries,
+        } | ({"dead_letter": f"'{topic.dead_letter}'"} if topic.dead_letter else {})
+        shown = ", ".join(f"{name} = {value}" for name, value in options.items())
+        self.db.execute(f"CREATE TOPIC {topic.name} PARTITIONS {topic.partitions} WITH ({shown})")
+
+    def session(self, user: str) -> Session:
+        if user not in self.sessions:
+            self.sessions[user] = self.db.session(user, "service")
+        return self.sessions[user]
+
+    @property
+    def next_seq(self) -> int:
+        return self.db.engine.seq + 1
+
+    # --- writing ---
+
+    def run(self, session: Session, write: Write, key: str | None = None) -> Result:
+        statement, table = write.statement, self.model.tables[write.table]
+        if isinstance(statement, Insert) and statement.bulk:
+            rows = [dict(zip(statement.columns, row, strict=True)) for row in statement.values]
+            mode = "insert" if statement.conflict is None else "upsert"
+            return session.insert(write.table, rows, mode=mode, idempotency_key=key)
+        return session.execute(*statement.sql(table), idempotency_key=key)
+
+    def write(self, write: Write) -> list[ChangeModel]:
+        """A statement of its own, here and in the model."""
+        session, seq = self.session(write.user), self.next_seq
+        with agreed(lambda: self.model.effect(write)) as changes:
+            result = self.run(session, write)
+            assert result.row_count == count_rows(changes)
+            assert result.seq == seq or not changes
+            self.model.commit(changes, seq)
+        return changes
+
+    @rule(data=st.data())
+    def change_rows(self, data: st.DataObject) -> None:
+        self.write(data.draw(writes(list(self.model.tables.values()))))
+
+    @rule(data=st.data(), name=tables, user=st.sampled_from(USERS), count=st.integers(1, 3))
+    def delete_by_key(self, data: st.DataObject, name: str, user: str, count: int) -> None:
+        """Past SQL, as `db.insert` in mode delete; a key may come twice."""
+        table = self.model.tables[name]
+        wanted = [data.draw(keys(table)) for _ in range(count)]
+        seq, places = self.next_seq, dict.fromkeys((table.owner(user), key) for key in wanted)
+        live = table.live(self.clock())
+        changes = [ChangeModel(name, Op.DELETE, place, live[place].row, None) for place in places if place in live]
+        result = self.session(user).insert(name, wanted, columns=table.key, mode="delete")
+        assert result.row_count == len(changes)
+        self.model.commit(changes, seq)
+
+    @rule(data=st.data(), key=st.sampled_from(["k1", "k2"]))
+    def write_once(self, data: st.DataObject, key: str) -> None:
+        """A retried request commits once; another request under its key is refused."""
+        drawn = data.draw(writes(list(self.model.tables.values())))
+        remembered = self.model.remembered.get(key)
+        known = remembered is not None and remembered.expires_ms > self.clock()
+        if known and data.draw(st.booleans(), label="again"):
+            self._repeat(remembered, key)
+            return
+        statement = drawn.statement
+        bulk = isinstance(statement, Insert) and statement.bulk
+        request = (drawn, bulk)
+        if known and remembered is not None and remembered.request != request:
+            with pytest.raises(IdempotencyMismatch):
+                self.run(self.session(drawn.user), drawn, key)
+            return
+        seq = self.next_seq
+        with agreed(lambda: self.model.effect(drawn)) as changes:
+            result = self.run(self.session(drawn.user), drawn, key)
+            assert result.row_count == count_rows(changes)
+            self.model.commit(changes, seq)
+            self.model.remembered[key] = Remembered(request, self.clock() + DAY_MS, seq, result.row_count)
+
+    def _repeat(self, remembered: Remembered | None, key: str) -> None:
+        assert remembered is not None
+        first: Write = remembered.request[0]
+        again = self.run(self.session(first.user), first, key)
+        assert (again.row_count, again.seq) == (remembered.count, remembered.seq)
+
+    @rule(data=st.data(), user=st.sampled_from(USERS), commit=st.booleans())
+    def transaction(self, data: st.DataObject, user: str, commit: bool) -> None:
+        """Its statements see each other and nothing that others commit meanwhile; the first committer wins."""
+        everything = list(self.model.tables.values())
+        statements = data.draw(st.lists(writes(everything), min_size=1, max_size=4))
+        other = data.draw(st.one_of(st.none(), writes(everything)))
+        session = self.db.session(user, "service")
+        before = deepcopy(self.model.tables)
+        session.begin()
+        changes = [change for write in statements for change in self._in_transaction(session, write.by(user))]
+        seen = self.model.tables
+        self.model.tables = before
+        taken = [] if other is None else self.write(other)
+        for table in seen.values():
+            self._check_rows(table, session, user)
+        if not commit:
+            session.rollback()
+        elif {(c.table, c.place) for c in changes} & {(c.table, c.place) for c in taken}:
+            with pytest.raises(TransactionConflict):
+                session.commit()
+        else:
+            seq = self.next_seq
+            assert session.commit().row_count == len(changes)
+            self.model.commit(changes, seq)
+        assert not session.in_transaction
+
+    def _in_transaction(self, session: Session, write: Write) -> list[ChangeModel]:
+        with agreed(lambda: self.model.effect(write)) as changes:
+            assert self.run(session, write).row_count == count_rows(changes)
+            for change in changes:
+                self.model.keep(change, self.db.engine.seq)
+        return changes
+
+    # --- definitions ---
+
+    @rule(name=tables)
+    def add_column(self, name: str) -> None:
+        table = self.model.tables[name]
+        missing = [column for column in ADDED_COLUMNS if column not in table.columns]
+        if missing:
+            column = missing[0]
+            default = "" if column.default is None else f" DEFAULT {column.default}"
+            self.db.execute(f"ALTER TABLE {name} ADD COLUMN {column.name} {column.type}{default}")
+            self.model.add_column(table, column)
+
+    @rule(name=tables)
+    def drop_and_create_table(self, name: str) -> None:
+        fed = any(source.table == name for topic in self.model.topics.values() for source in topic.sources)
+        if fed:
+            with pytest.raises(InUse):
+                self.db.execute(f"DROP TABLE {name}")
+        self.db.execute(f"DROP TABLE {name}{' CASCADE' if fed else ''}")
+        table = self.model.tables[name]
+        self.model.drop_table(table)
+        table.columns = [column for column in table.columns if column not in ADDED_COLUMNS]
+        self.db.execute(table.create_sql())
+
+    @rule(data=st.data(), name=fed_topics, backfill=st.booleans())
+    def add_source(self, data: st.DataObject, name: str, backfill: bool) -> None:
+        self.feed(self.model.topics[name], data.draw(sources(list(self.model.tables.values()))), backfill)
+
+    def feed(self, topic: TopicModel, source: SourceModel, backfill: bool = False) -> None:
+        def effect() -> None:
+            if any(s.table == source.table and s.ops & source.ops for s in topic.sources):
+                raise DuplicateSource(source.table)
+            if backfill and Op.INSERT not in source.ops:
+                raise InvalidTopic("backfill")
+
+        where = "" if source.where is None else f" WHERE {source.where.sql}"
+        by = "" if source.partition_by is None else f" PARTITION BY {source.partition_by}"
+        ops, options = on(source.ops), f"payload = '{source.mode}', backfill = {str(backfill).upper()}"
+        sql = f"ALTER TOPIC {topic.name} ADD SOURCE {source.table} {ops}{where}{by} WITH ({options})"
+        seq = self.next_seq
+        with agreed(effect):
+            result = self.db.execute(sql)
+            assert result.row_count == self.model.add_source(topic, source, backfill, seq)
+
+    @rule(name=fed_topics, table=tables, ops=st.one_of(st.none(), st.sets(st.sampled_from(Op), min_size=1)))
+    def drop_source(self, name: str, table: str, ops: set[Op] | None) -> None:
+        topic = self.model.topics[name]
+        mine = {op for source in topic.sources if source.table == table for op in source.ops}
+        everything = ops is None or ops == set(Op)
+
+        def effect() -> None:
+            if not mine or not (everything or (ops or set()) <= mine):
+                raise UnknownSource(table)
+
+        with agreed(effect):
+            self.db.execute(f"ALTER TOPIC {name} DROP SOURCE {table} {'' if ops is None else on(ops)}")
+            self.model.drop_source(topic, table, frozenset(Op) if ops is None else frozenset(ops))
+
+    @rule(name=st.sampled_from(["app.plain", "app.dedup", "app.brief"]))
+    def drop_and_create_topic(self, name: str) -> None:
+        topic = self.model.topics[name]
+        self.db.execute(f"DROP TOPIC {name}")
+        topic.clear_all()
+        self.create_topic(topic)
+        self.checked |= {(name, partition): 0 for partition in range(topic.partitions)}
+
+    @rule(name=topics)
+    def clear_topic(self, name: str) -> None:
+        assert self.db.execute(f"CLEAR TOPIC {name}").row_count == self.model.clear(self.model.topics[name])
+
+    # --- groups ---
+
+    @rule(
+        data=st.data(), name=topics, group=st.sampled_from(GROUPS), consumer=st.sampled_from(CONSUMERS),
+        limit=st.integers(1, 5), visibility_ms=st.sampled_from([1, 10_000, 40_000]), reset=st.booleans(),
+    )  # fmt: skip
+    def consume(
+        self, data: st.DataObject, name: str, group: str, consumer: str | None, limit: int, visibility_ms: int,
+        reset: bool,
+    ) -> None:  # fmt: skip
+        topic = self.model.topics[name]
+        partition = data.draw(st.integers(0, topic.partitions - 1))
+        start = data.draw(self.starts(topic, partition))
+        known = topic.groups.get(group, {}).get(partition)
+        seq = self.next_seq
+
+        def effect() -> tuple[dict[int, int], bool]:
+            begin = 0 if known is not None else resolved(topic, partition, start)
+            return self.model.claim(
+                topic, group, partition, consumer=self.named(consumer), limit=limit, start=begin,
+                visibility_ms=visibility_ms, skip_lost=reset, seq=seq,
+            )  # fmt: skip
+
+        with agreed(effect) as (given, skipped):
+            found = self.db.consume(
+                name, group=group, start=start, partition=partition, limit=limit, consumer=consumer,
+                visibility_seconds=visibility_ms / 1000, auto_offset_reset=reset,
+            )  # fmt: skip
+            assert {m.offset: m.delivery for m in found.messages} == given
+            assert [said(m) for m in found.messages] == [topic.logs[partition][at] for at in given]
+            assert bool(found.skipped) == skipped
+
+    @rule(name=st.sampled_from(["app.plain", "app.dedup", "app.brief"]), group=st.sampled_from(GROUPS))
+    def consume_all_partitions(self, name: str, group: str) -> None:
+        topic, held = self.model.topics[name], deepcopy(self.model.topics[name].groups)
+
+        def effect() -> list[tuple[int, int, int]]:
+            given = []
+            for p in range(topic.partitions):
+                claim = self.model.claim(
+                    topic, group, p, consumer="all", limit=EVERYTHING, start=topic.starts[p], visibility_ms=60_000,
+                    skip_lost=False, seq=0,
+                )  # fmt: skip
+                given += [(p, offset, count) for offset, count in claim[0].items()]
+            return given
+
+        try:
+            with agreed(effect) as given:
+                found = self.db.consume(name, group=group, limit=EVERYTHING, consumer="all").messages
+                assert sorted((m.partition_id, m.offset, m.delivery) for m in found) == given
+        except OffsetOutOfRange:
+            raise AssertionError("unreachable: agreed takes errors in") from None
+        if effect_failed(topic, held, group):
+            topic.groups = held
+
+    def named(self, consumer: str | None) -> str:
+        """A reader without a name gets one of its own for each claim."""
+        self.anonymous += 1
+        return consumer or f"anonymous-{self.anonymous}"
+
+    def starts(self, topic: TopicModel, partition: int) -> st.SearchStrategy[Start]:
+        return st.one_of(
+            st.sampled_from([EARLIEST, LATEST]),
+            st.integers(0, topic.end(partition) + 1).map(lambda n: Start(StartKind.OFFSET, n)),
+            st.sampled_from(STEPS_MS).map(lambda ms: Start(StartKind.TIMESTAMP, self.clock() - ms)),
+        )
+
+    @rule(
+        data=st.data(), name=topics, group=st.sampled_from(GROUPS), consumer=st.sampled_from(CONSUMERS),
+        how=st.sampled_from(["upto", "single", "nack"]),
+    )  # fmt: skip
+    def settle(self, data: st.DataObject, name: str, group: str, consumer: str | None, how: str) -> None:
+        topic = self.model.topics[name]
+        partition = data.draw(st.integers(0, topic.partitions - 1))
+        offset = st.integers(0, topic.end(partition))
+        offsets = data.draw(st.lists(offset, min_size=1, max_size=1 if how == "upto" else 3))
+        place = {"partition": partition, "consumer": consumer}
+
+        def effect() -> int:
+            if group not in topic.groups:
+                raise UnknownGroup(group)
+            state = topic.groups[group].get(partition) or GroupModel(topic.starts[partition])
+            if how == "upto":
+                return state.ack_upto(offsets[0], consumer)
+            return state.ack(offsets, consumer) if how == "single" else state.nack(offsets, consumer, "bad luck")
+
+        with agreed(effect) as acknowledged:
+            if how == "upto":
+                answer = self.db.ack(name, group, offsets[0], **place)
+            elif how == "single":
+                answer = self.db.ack(name, group, offsets=offsets, **place)
+            else:
+                answer = self.db.nack(name, group, offsets, reason="bad luck", **place)
+            assert answer == acknowledged
+
+    @rule(name=topics, group=st.sampled_from(GROUPS), consumer=st.sampled_from(["one", "two"]), renew=st.booleans())
+    def hold_or_let_go(self, name: str, group: str, consumer: str, renew: bool) -> None:
+        states = self.model.topics[name].groups.get(group, {}).values()
+        if renew:
+            held = sum(state.extend(consumer, self.clock() + 40_000) for state in states)
+            assert self.db.extend(name, group, consumer, 40.0) == held
+        else:
+            held = sum(state.release(consumer) for state in states)
+            assert self.db.release(name, group, consumer) == held
+
+    @rule(data=st.data(), name=topics, group=st.sampled_from(GROUPS), everywhere=st.booleans())
+    def reset_group(self, data: st.DataObject, name: str, group: str, everywhere: bool) -> None:
+        topic = self.model.topics[name]
+        one = data.draw(st.integers(0, topic.partitions - 1))
+        partitions = range(topic.partitions) if everywhere else [one]
+        start = data.draw(self.starts(topic, one))
+
+        def effect() -> dict[int, int]:
+            if group not in topic.groups:
+                raise UnknownGroup(group)
+            return {partition: resolved(topic, partition, start) for partition in partitions}
+
+        where = "" if everywhere else f" PARTITION {one}"
+        with agreed(effect) as offsets:
+            self.db.execute(f"RESET GROUP '{group}' ON {name}{where} TO {to(start)}")
+            for partition, offset in offsets.items():
+                self.model.reset(topic, group, partition, offset)
+
+    @rule(data=st.data(), everything=st.booleans())
+    def redrive(self, data: st.DataObject, everything: bool) -> None:
+        dead = self.model.topics["app.dead"]
+        only = None if everything else data.draw(st.integers(0, dead.end(0)))
+        seq = self.next_seq
+
+        def effect() -> int:
+            if only is not None and not dead.starts[0] <= only < dead.end(0):
+                raise OffsetOutOfRange(str(only))
+            return self.model.redrive(dead, only, seq)
+
+        with agreed(effect) as count:
+            sent = self.db.execute(f"REDRIVE TOPIC app.dead {'ALL' if only is None else f'OFFSET {only}'}")
+            assert sent.row_count == count
+
+    # --- time and jobs ---
+
+    @rule(ms=st.sampled_from(STEPS_MS))
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @rule()
+    def run_retention(self) -> None:
+        assert self.db.run_job("retention").count == self.model.retain()
+
+    @rule()
+    def run_claims(self) -> None:
+        states = [s for t in self.model.topics.values() for g in t.groups.values() for s in g.values()]
+        assert self.db.run_job("claims").count == sum(state.expire(self.clock()) for state in states)
+
+    @rule()
+    def run_expiry(self) -> None:
+        self.db.run_job("expiry")
+        self.model.remove_expired()
+
+    # --- crashes ---
+
+    @rule()
+    def crash(self) -> None:
+        self.reopen()
+
+    @rule(data=st.data(), place=st.sampled_from(sorted(SURVIVES)))
+    def crash_in_a_write(self, data: st.DataObject, place: str) -> None:
+        """What was synced is there after a crash, whole; what was not is gone, whole."""
+        write = data.draw(writes(list(self.model.tables.values())))
+        try:
+            changes = self.model.effect(write)
+        except TablecastError:
+            return
+        if not changes:
+            return
+        seq = self.next_seq
+        with failpoint.armed(place, raising(StorageFailure("the disk is gone"))) as point:
+            with pytest.raises(WritesStopped):
+                self.run(self.session(write.user), write)
+            assert point.fired
+        with pytest.raises(WritesStopped):
+            self.db.execute("CREATE NAMESPACE never")
+        self.reopen()
+        if SURVIVES[place]:
+            self.model.commit(changes, seq)
+
+    # --- what must hold after every step ---
+
+    @invariant()
+    def rows_agree(self) -> None:
+        for table in self.model.tables.values():
+            for user in USERS if table.per_user else USERS[:1]:
+                self._check_rows(table, self.session(user), user)
+
+    def _check_rows(self, table: TableModel, session: Session, user: str) -> None:
+        found = session.execute(f"SELECT * FROM {table.name}")
+        assert found.columns == tuple(column.name for column in table.columns)
+        assert found.dicts() == visible(table, user, self.clock())
+
+    @invariant()
+    def logs_agree(self) -> None:
+        for topic in self.model.topics.values():
+            found = self.db.topic(topic.name)
+            for partition in range(topic.partitions):
+                bounds = (topic.starts[partition], topic.end(partition))
+                assert self.db.engine.log_range(found.topic_id, partition) == bounds
+                self._check_messages(topic, partition, max(self.checked[topic.name, partition], bounds[0]))
+                self.checked[topic.name, partition] = bounds[1]
+
+    def _check_messages(self, topic: TopicModel, partition: int, offset: int) -> None:
+        start = Start(StartKind.OFFSET, offset)
+        found = self.db.consume(topic.name, start=start, partition=partition, limit=EVERYTHING)
+        assert [said(message) for message in found.messages] == topic.logs[partition][offset:]
+        assert [m.offset for m in found.messages] == list(range(offset, topic.end(partition)))
+        assert {m.delivery for m in found.messages} <= {1}
+        assert (found.next_offset, found.has_more) == (topic.end(partition), False)
+
+    @invariant()
+    def groups_agree(self) -> None:
+        found = system.topic_groups(self.db.engine).drop_columns(["lag_seconds"]).to_pylist()
+        assert by_place(found) == by_place(self._expected_groups())
+
+    def _expected_groups(self) -> Iterator[dict[str, Any]]:
+        for topic in self.model.topics.values():
+            for group, states in topic.groups.items():
+                for partition, state in states.items():
+                    yield {
+                        "topic": topic.name,
+                        "group_id": group,
+                        "partition_id": partition,
+                        "committed": state.committed,
+                        "claimed": len(state.where("claimed")),
+                        "end_offset": topic.end(partition),
+                        "lag": state.lag(topic.end(partition)),
+                    }
+
+    # --- and at the end ---
+
+    def teardown(self) -> None:
+        try:
+            self.rows_by_every_path()
+            self.whole_logs()
+            assert by_place(self.db.execute("SELECT * FROM system.topic_groups").dicts()).keys() == by_place(
+                self._expected_groups()
+            ).keys()
+            assert self.db.verify().problems == []
+            self.nothing_is_left_behind()
+        finally:
+            self.db.close()
+
+    def rows_by_every_path(self) -> None:
+        """Through DuckDB, by key and backwards: the same rows, with their commit numbers."""
+        for table in self.model.tables.values():
+            for user in USERS if table.per_user else USERS[:1]:
+                session, expected = self.session(user), visible(table, user, self.clock())
+                order = ", ".join(table.key)
+                queried = session.execute(f"SELECT *, _seq FROM {table.name} WHERE 1 + 1 = 2 ORDER BY {order}").dicts()
+                seqs = [s.seq for place, s in table.live(self.clock()).items() if place[0] == table.owner(user)]
+                assert queried == [row | {"_seq": seq} for row, seq in zip(expected, seqs, strict=True)]
+                backwards = ", ".join(f"{name} DESC" for name in table.key)
+                assert session.execute(f"SELECT * FROM {table.name} ORDER BY {backwards}").dicts() == expected[::-1]
+                for row in expected:
+                    where = by_key(table, tuple(row[name] for name in table.key))
+                    assert session.execute(f"SELECT * FROM {table.name} WHERE {where.sql}", where.params).dicts() == [row]
+
+    def whole_logs(self) -> None:
+        for topic in self.model.topics.values():
+            for partition in range(topic.partitions):
+                self._check_messages(topic, partition, topic.starts[partition])
+                arrow = self.db.read_arrow(topic.name, partition=partition)
+                assert arrow.column("offset").to_pylist() == list(range(topic.starts[partition], topic.end(partition)))
+
+    def nothing_is_left_behind(self) -> None:
+        """When everything that expires has expired and the jobs ran, no trace of it is stored."""
+        self.clock.advance(2 * DAY_MS)
+        for job in ("expiry", "retention", "claims"):
+            self.db.run_job(job)
+        store = self.db.engine.store
+        assert list(store.scan(Family.EXPIRY)) == []
+        assert list(store.scan(Family.KEYS)) == []
+        clicks = table_prefix(self.db.engine.catalog.table("app.clicks").table_id)
+        assert [key for key, _ in store.scan(Family.ROWS, clicks) if key.startswith(clicks)] == []
+
+
+@contextmanager
+def agreed(effect: Callable[[], Any]) -> Iterator[Any]:
+    """Gives what the model does. If it refuses, the body must raise the very same kind of error."""
+    try:
+        expected = effect()
+    except TablecastError as refusal:
+        with pytest.raises(type(refusal)) as raised:
+            yield Anything()
+        assert type(raised.value) is type(refusal), raised.value
+        return
+    yield expected
+
+
+def count_rows(changes: list[ChangeModel]) -> int:
+    """A row that moved to another key is a delete and an insert, but one row."""
+    moved = {c.op for c in changes} >= {Op.DELETE, Op.INSERT}
+    return sum(c.op is not Op.DELETE for c in changes) if moved else len(changes)
+
+
+def visible(table: TableModel, user: str, now_ms: int) -> list[dict[str, Any]]:
+    return [stored.row for place, stored in table.live(now_ms).items() if place[0] == table.owner(user)]
+
+
+def said(message: Message) -> Said:
+    import msgspec
+
+    return Said(
+        message.op, message.source_table, message.payload_mode.value, message.user_id,
+        msgspec.json.decode(message.key), message.value, message.seq, message.ts,
+    )  # fmt: skip
