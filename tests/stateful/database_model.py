@@ -80,9 +80,9 @@ class TopicModel:
 
 @dataclass(frozen=True)
 class Remembered:
-    request: tuple[Any, ...]
+    write: Write
     expires_ms: int
-    seq: int
+    seq: int | None
     count: int
 
 

@@ -146,7 +146,9 @@ def inserts(draw: st.DrawFn, table: TableModel) -> Insert:
 
 @st.composite
 def updates(draw: st.DrawFn, table: TableModel) -> Update:
-    sets = draw(st.lists(st.sampled_from(ASSIGNMENTS[table.name]), min_size=1, max_size=2, unique_by=lambda s: s.column))
+    sets = draw(
+        st.lists(st.sampled_from(ASSIGNMENTS[table.name]), min_size=1, max_size=2, unique_by=lambda s: s.column)
+    )
     return Update(draw(conditions(table)), tuple(sets))
 
 

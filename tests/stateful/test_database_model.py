@@ -10,26 +10,38 @@ A longer search: pytest --hypothesis-profile=thorough tests/stateful/test_databa
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from database_model import DAY_MS, DatabaseModel, Remembered, Said, SourceModel, TopicModel
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from model_groups import GroupModel
 from model_statements import ChangeModel, Insert, TableModel, Write
-from model_strategies import ADDED_COLUMNS, CONSUMERS, GROUPS, USERS, by_key, keys, new_tables, new_topics, sources, writes
+from model_strategies import (
+    ADDED_COLUMNS,
+    CONSUMERS,
+    GROUPS,
+    USERS,
+    by_key,
+    keys,
+    new_tables,
+    new_topics,
+    sources,
+    writes,
+)
 
 from tablecast.codec.keys import table_prefix
 from tablecast.core import failpoint
 from tablecast.engine import system
 from tablecast.errors import (
-    Conflict,
     DatabaseClosed,
     DuplicateSource,
     IdempotencyMismatch,
@@ -46,6 +58,7 @@ from tablecast.model.change import Op
 from tablecast.model.message import Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.sql.database import Database
+from tablecast.sql.plan_topic import Consumed
 from tablecast.sql.result import Result
 from tablecast.sql.session import Session
 from tablecast.storage.base import Family, StorageFailure
@@ -64,10 +77,15 @@ fed_topics = st.sampled_from([topic.name for topic in new_topics() if topic.name
 tables = st.sampled_from([table.name for table in new_tables()])
 
 
+Expected = TypeVar("Expected")
+Actual = TypeVar("Actual")
+
+
 class DatabaseMachine(RuleBasedStateMachine):
     """`open` and `reopen` are the store's; everything else is the same for all of them."""
 
     db: Database
+    survives = SURVIVES
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,8 +148,8 @@ class DatabaseMachine(RuleBasedStateMachine):
     def write(self, write: Write) -> list[ChangeModel]:
         """A statement of its own, here and in the model."""
         session, seq = self.session(write.user), self.next_seq
-        with agreed(lambda: self.model.effect(write)) as changes:
-            result = self.run(session, write)
+        changes, result = agree(lambda: self.model.effect(write), lambda: self.run(session, write)) or ([], None)
+        if result is not None:
             assert result.row_count == count_rows(changes)
             assert result.seq == seq or not changes
             self.model.commit(changes, seq)
@@ -153,34 +171,33 @@ class DatabaseMachine(RuleBasedStateMachine):
         assert result.row_count == len(changes)
         self.model.commit(changes, seq)
 
-    @rule(data=st.data(), key=st.sampled_from(["k1", "k2"]))
-    def write_once(self, data: st.DataObject, key: str) -> None:
+    @rule(data=st.data(), key=st.sampled_from(["k1", "k2"]), again=st.booleans())
+    def write_once(self, data: st.DataObject, key: str, again: bool) -> None:
         """A retried request commits once; another request under its key is refused."""
-        drawn = data.draw(writes(list(self.model.tables.values())))
+        write = data.draw(writes(list(self.model.tables.values())))
         remembered = self.model.remembered.get(key)
-        known = remembered is not None and remembered.expires_ms > self.clock()
-        if known and data.draw(st.booleans(), label="again"):
-            self._repeat(remembered, key)
-            return
-        statement = drawn.statement
-        bulk = isinstance(statement, Insert) and statement.bulk
-        request = (drawn, bulk)
-        if known and remembered is not None and remembered.request != request:
+        if remembered is None or remembered.expires_ms <= self.clock():
+            seq = self.next_seq
+            done = agree(lambda: self.model.effect(write), lambda: self.run(self.session(write.user), write, key))
+            if done is not None:
+                changes, result = done
+                assert result.row_count == count_rows(changes)
+                self.model.commit(changes, seq)
+                self.model.remembered[key] = Remembered(write, self.clock() + DAY_MS, result.seq, result.row_count)
+        elif again or self.request(write) == self.request(remembered.write):
+            write = remembered.write
+            result = self.run(self.session(write.user), write, key)
+            assert (result.row_count, result.seq) == (remembered.count, remembered.seq)
+        else:
             with pytest.raises(IdempotencyMismatch):
-                self.run(self.session(drawn.user), drawn, key)
-            return
-        seq = self.next_seq
-        with agreed(lambda: self.model.effect(drawn)) as changes:
-            result = self.run(self.session(drawn.user), drawn, key)
-            assert result.row_count == count_rows(changes)
-            self.model.commit(changes, seq)
-            self.model.remembered[key] = Remembered(request, self.clock() + DAY_MS, seq, result.row_count)
+                self.run(self.session(write.user), write, key)
 
-    def _repeat(self, remembered: Remembered | None, key: str) -> None:
-        assert remembered is not None
-        first: Write = remembered.request[0]
-        again = self.run(self.session(first.user), first, key)
-        assert (again.row_count, again.seq) == (remembered.count, remembered.seq)
+    def request(self, write: Write) -> tuple[Any, ...]:
+        """What makes two requests the same."""
+        statement = write.statement
+        if isinstance(statement, Insert) and statement.bulk:
+            return write.user, write.table, statement
+        return write.user, *statement.sql(self.model.tables[write.table])
 
     @rule(data=st.data(), user=st.sampled_from(USERS), commit=st.booleans())
     def transaction(self, data: st.DataObject, user: str, commit: bool) -> None:
@@ -209,10 +226,11 @@ class DatabaseMachine(RuleBasedStateMachine):
         assert not session.in_transaction
 
     def _in_transaction(self, session: Session, write: Write) -> list[ChangeModel]:
-        with agreed(lambda: self.model.effect(write)) as changes:
-            assert self.run(session, write).row_count == count_rows(changes)
-            for change in changes:
-                self.model.keep(change, self.db.engine.seq)
+        done = agree(lambda: self.model.effect(write), lambda: self.run(session, write))
+        changes: list[ChangeModel] = [] if done is None else done[0]
+        assert done is None or done[1].row_count == count_rows(changes)
+        for change in changes:
+            self.model.keep(change, self.db.engine.seq)
         return changes
 
     # --- definitions ---
@@ -255,9 +273,9 @@ class DatabaseMachine(RuleBasedStateMachine):
         ops, options = on(source.ops), f"payload = '{source.mode}', backfill = {str(backfill).upper()}"
         sql = f"ALTER TOPIC {topic.name} ADD SOURCE {source.table} {ops}{where}{by} WITH ({options})"
         seq = self.next_seq
-        with agreed(effect):
-            result = self.db.execute(sql)
-            assert result.row_count == self.model.add_source(topic, source, backfill, seq)
+        done = agree(effect, lambda: self.db.execute(sql))
+        if done is not None:
+            assert done[1].row_count == self.model.add_source(topic, source, backfill, seq)
 
     @rule(name=fed_topics, table=tables, ops=st.one_of(st.none(), st.sets(st.sampled_from(Op), min_size=1)))
     def drop_source(self, name: str, table: str, ops: set[Op] | None) -> None:
@@ -269,8 +287,8 @@ class DatabaseMachine(RuleBasedStateMachine):
             if not mine or not (everything or (ops or set()) <= mine):
                 raise UnknownSource(table)
 
-        with agreed(effect):
-            self.db.execute(f"ALTER TOPIC {name} DROP SOURCE {table} {'' if ops is None else on(ops)}")
+        sql = f"ALTER TOPIC {name} DROP SOURCE {table} {'' if ops is None else on(ops)}"
+        if agree(effect, lambda: self.db.execute(sql)) is not None:
             self.model.drop_source(topic, table, frozenset(Op) if ops is None else frozenset(ops))
 
     @rule(name=st.sampled_from(["app.plain", "app.dedup", "app.brief"]))
@@ -308,37 +326,41 @@ class DatabaseMachine(RuleBasedStateMachine):
                 visibility_ms=visibility_ms, skip_lost=reset, seq=seq,
             )  # fmt: skip
 
-        with agreed(effect) as (given, skipped):
-            found = self.db.consume(
+        def call() -> Consumed:
+            return self.db.consume(
                 name, group=group, start=start, partition=partition, limit=limit, consumer=consumer,
                 visibility_seconds=visibility_ms / 1000, auto_offset_reset=reset,
             )  # fmt: skip
+
+        done = agree(effect, call)
+        if done is not None:
+            (given, skipped), found = done
             assert {m.offset: m.delivery for m in found.messages} == given
             assert [said(m) for m in found.messages] == [topic.logs[partition][at] for at in given]
             assert bool(found.skipped) == skipped
 
     @rule(name=st.sampled_from(["app.plain", "app.dedup", "app.brief"]), group=st.sampled_from(GROUPS))
     def consume_all_partitions(self, name: str, group: str) -> None:
-        topic, held = self.model.topics[name], deepcopy(self.model.topics[name].groups)
+        topic = self.model.topics[name]
 
         def effect() -> list[tuple[int, int, int]]:
-            given = []
-            for p in range(topic.partitions):
-                claim = self.model.claim(
-                    topic, group, p, consumer="all", limit=EVERYTHING, start=topic.starts[p], visibility_ms=60_000,
-                    skip_lost=False, seq=0,
-                )  # fmt: skip
-                given += [(p, offset, count) for offset, count in claim[0].items()]
+            held, given = deepcopy(topic.groups), []
+            try:
+                for p in range(topic.partitions):
+                    claimed, _ = self.model.claim(
+                        topic, group, p, consumer="all", limit=EVERYTHING, start=topic.starts[p],
+                        visibility_ms=60_000, skip_lost=False, seq=0,
+                    )  # fmt: skip
+                    given += [(p, offset, count) for offset, count in claimed.items()]
+            except OffsetOutOfRange:
+                topic.groups = held  # one partition that cannot go on, and none was claimed
+                raise
             return given
 
-        try:
-            with agreed(effect) as given:
-                found = self.db.consume(name, group=group, limit=EVERYTHING, consumer="all").messages
-                assert sorted((m.partition_id, m.offset, m.delivery) for m in found) == given
-        except OffsetOutOfRange:
-            raise AssertionError("unreachable: agreed takes errors in") from None
-        if effect_failed(topic, held, group):
-            topic.groups = held
+        done = agree(effect, lambda: self.db.consume(name, group=group, limit=EVERYTHING, consumer="all"))
+        if done is not None:
+            given, found = done
+            assert sorted((m.partition_id, m.offset, m.delivery) for m in found.messages) == given
 
     def named(self, consumer: str | None) -> str:
         """A reader without a name gets one of its own for each claim."""
@@ -361,7 +383,6 @@ class DatabaseMachine(RuleBasedStateMachine):
         partition = data.draw(st.integers(0, topic.partitions - 1))
         offset = st.integers(0, topic.end(partition))
         offsets = data.draw(st.lists(offset, min_size=1, max_size=1 if how == "upto" else 3))
-        place = {"partition": partition, "consumer": consumer}
 
         def effect() -> int:
             if group not in topic.groups:
@@ -371,14 +392,15 @@ class DatabaseMachine(RuleBasedStateMachine):
                 return state.ack_upto(offsets[0], consumer)
             return state.ack(offsets, consumer) if how == "single" else state.nack(offsets, consumer, "bad luck")
 
-        with agreed(effect) as acknowledged:
+        def call() -> int:
             if how == "upto":
-                answer = self.db.ack(name, group, offsets[0], **place)
-            elif how == "single":
-                answer = self.db.ack(name, group, offsets=offsets, **place)
-            else:
-                answer = self.db.nack(name, group, offsets, reason="bad luck", **place)
-            assert answer == acknowledged
+                return self.db.ack(name, group, offsets[0], partition=partition, consumer=consumer)
+            if how == "single":
+                return self.db.ack(name, group, offsets=offsets, partition=partition, consumer=consumer)
+            return self.db.nack(name, group, offsets, reason="bad luck", partition=partition, consumer=consumer)
+
+        done = agree(effect, call)
+        assert done is None or done[0] == done[1]
 
     @rule(name=topics, group=st.sampled_from(GROUPS), consumer=st.sampled_from(["one", "two"]), renew=st.booleans())
     def hold_or_let_go(self, name: str, group: str, consumer: str, renew: bool) -> None:
@@ -403,9 +425,10 @@ class DatabaseMachine(RuleBasedStateMachine):
             return {partition: resolved(topic, partition, start) for partition in partitions}
 
         where = "" if everywhere else f" PARTITION {one}"
-        with agreed(effect) as offsets:
-            self.db.execute(f"RESET GROUP '{group}' ON {name}{where} TO {to(start)}")
-            for partition, offset in offsets.items():
+        sql = f"RESET GROUP '{group}' ON {name}{where} TO {to(start)}"
+        done = agree(effect, lambda: self.db.execute(sql))
+        if done is not None:
+            for partition, offset in done[0].items():
                 self.model.reset(topic, group, partition, offset)
 
     @rule(data=st.data(), everything=st.booleans())
@@ -419,9 +442,9 @@ class DatabaseMachine(RuleBasedStateMachine):
                 raise OffsetOutOfRange(str(only))
             return self.model.redrive(dead, only, seq)
 
-        with agreed(effect) as count:
-            sent = self.db.execute(f"REDRIVE TOPIC app.dead {'ALL' if only is None else f'OFFSET {only}'}")
-            assert sent.row_count == count
+        sql = f"REDRIVE TOPIC app.dead {'ALL' if only is None else f'OFFSET {only}'}"
+        done = agree(effect, lambda: self.db.execute(sql))
+        assert done is None or done[1].row_count == done[0]
 
     # --- time and jobs ---
 
@@ -467,7 +490,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         with pytest.raises(WritesStopped):
             self.db.execute("CREATE NAMESPACE never")
         self.reopen()
-        if SURVIVES[place]:
+        if self.survives[place]:
             self.model.commit(changes, seq)
 
     # --- what must hold after every step ---
@@ -526,9 +549,10 @@ class DatabaseMachine(RuleBasedStateMachine):
         try:
             self.rows_by_every_path()
             self.whole_logs()
-            assert by_place(self.db.execute("SELECT * FROM system.topic_groups").dicts()).keys() == by_place(
-                self._expected_groups()
-            ).keys()
+            assert (
+                by_place(self.db.execute("SELECT * FROM system.topic_groups").dicts()).keys()
+                == by_place(self._expected_groups()).keys()
+            )
             assert self.db.verify().problems == []
             self.nothing_is_left_behind()
         finally:
@@ -547,7 +571,9 @@ class DatabaseMachine(RuleBasedStateMachine):
                 assert session.execute(f"SELECT * FROM {table.name} ORDER BY {backwards}").dicts() == expected[::-1]
                 for row in expected:
                     where = by_key(table, tuple(row[name] for name in table.key))
-                    assert session.execute(f"SELECT * FROM {table.name} WHERE {where.sql}", where.params).dicts() == [row]
+                    assert session.execute(f"SELECT * FROM {table.name} WHERE {where.sql}", where.params).dicts() == [
+                        row
+                    ]
 
     def whole_logs(self) -> None:
         for topic in self.model.topics.values():
@@ -568,17 +594,16 @@ class DatabaseMachine(RuleBasedStateMachine):
         assert [key for key, _ in store.scan(Family.ROWS, clicks) if key.startswith(clicks)] == []
 
 
-@contextmanager
-def agreed(effect: Callable[[], Any]) -> Iterator[Any]:
-    """Gives what the model does. If it refuses, the body must raise the very same kind of error."""
+def agree(effect: Callable[[], Expected], call: Callable[[], Actual]) -> tuple[Expected, Actual] | None:
+    """What the model does and what the database answers. None if both refuse, which must be for the same reason."""
     try:
         expected = effect()
     except TablecastError as refusal:
-        with pytest.raises(type(refusal)) as raised:
-            yield Anything()
-        assert type(raised.value) is type(refusal), raised.value
-        return
-    yield expected
+        with pytest.raises(TablecastError) as raised:
+            call()
+        assert type(raised.value) is type(refusal), f"{refusal!r}, but {raised.value!r}"
+        return None
+    return expected, call()
 
 
 def count_rows(changes: list[ChangeModel]) -> int:
@@ -592,9 +617,81 @@ def visible(table: TableModel, user: str, now_ms: int) -> list[dict[str, Any]]:
 
 
 def said(message: Message) -> Said:
-    import msgspec
-
     return Said(
         message.op, message.source_table, message.payload_mode.value, message.user_id,
         msgspec.json.decode(message.key), message.value, message.seq, message.ts,
     )  # fmt: skip
+
+
+def by_place(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {(row["topic"], row["group_id"], row["partition_id"]): row for row in rows}
+
+
+def on(ops: Iterable[Op]) -> str:
+    named = sorted(ops)
+    return "ON ANY" if len(named) == len(Op) else "ON " + ", ".join(op.name for op in named)
+
+
+def to(start: Start) -> str:
+    if start.kind is StartKind.OFFSET:
+        return f"OFFSET {start.value}"
+    if start.kind is StartKind.TIMESTAMP:
+        return f"TIMESTAMP '{datetime.fromtimestamp(start.value / 1000, UTC).isoformat(timespec='milliseconds')}'"
+    return start.kind.name
+
+
+def resolved(topic: TopicModel, partition: int, start: Start) -> int:
+    first, end = topic.starts[partition], topic.end(partition)
+    if start.kind is StartKind.TIMESTAMP:
+        log = topic.logs[partition]
+        return next((offset for offset in range(first, end) if log[offset].ts_ms >= start.value), end)
+    if start.kind is StartKind.OFFSET and not first <= start.value <= end:
+        raise OffsetOutOfRange(str(start.value))
+    return {StartKind.EARLIEST: first, StartKind.LATEST: end}.get(start.kind, start.value)
+
+
+# --- the stores ----------------------------------------------------------------------------------------------
+
+
+class MemoryMachine(DatabaseMachine):
+    """A crash is a power cut: what was not synced is gone."""
+
+    def open(self) -> None:
+        self.db = self.database(MemoryStore())
+
+    def reopen(self) -> None:
+        store = self.db.engine.store
+        assert isinstance(store, MemoryStore)
+        survivor = store.crash()
+        with suppress(DatabaseClosed):
+            self.db.close()
+        self.db.close()
+        self.db = self.database(survivor)
+
+
+class RocksMachine(DatabaseMachine):
+    """Closed and opened again: what was written is there, also if it was not synced yet."""
+
+    survives = dict.fromkeys(SURVIVES, True) | {"before_write": False}
+
+    def open(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.db = self.database(RocksStore.open(Path(self.folder.name) / "db", create=True))
+
+    def reopen(self) -> None:
+        self.db.close()
+        self.db = self.database(RocksStore.open(Path(self.folder.name) / "db", create=False))
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+def examples(share: float) -> settings:
+    return settings(max_examples=max(1, round(settings().max_examples * share)), stateful_step_count=40)
+
+
+TestMemoryDatabase = MemoryMachine.TestCase
+TestMemoryDatabase.settings = examples(0.6)
+TestRocksDatabase = RocksMachine.TestCase
+TestRocksDatabase.settings = examples(0.08)

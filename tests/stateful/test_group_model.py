@@ -70,16 +70,12 @@ class Model:
         returned = [at for at in self.where("returned") if at < log_start]
         return returned + list(range(self.next_offset, log_start))
 
-    def claim(
-        self, consumer: str, limit: int, log_end: int, deadline_ms: int, max_deliveries: int
-    ) -> group.Claimed:
+    def claim(self, consumer: str, limit: int, log_end: int, deadline_ms: int, max_deliveries: int) -> group.Claimed:
         def is_dead(at: int) -> bool:
             return 0 < max_deliveries <= self.records[at].deliveries
 
         dead = [at for at in self.where("returned") if is_dead(at)][:limit]
-        letters = tuple(
-            group.DeadLetter(at, self.records[at].deliveries, self.records[at].reason) for at in dead
-        )
+        letters = tuple(group.DeadLetter(at, self.records[at].deliveries, self.records[at].reason) for at in dead)
         for at in dead:
             self.acknowledge(at)
         waiting = [at for at in self.where("returned") if not is_dead(at)]
@@ -142,9 +138,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     # --- claims ---
 
-    def claim(
-        self, consumer: str, limit: int, visibility_ms: int, auto_offset_reset: bool = False
-    ) -> group.Claimed:
+    def claim(self, consumer: str, limit: int, visibility_ms: int, auto_offset_reset: bool = False) -> group.Claimed:
         self.state, given = group.claim(
             self.state,
             consumer=consumer,
@@ -207,9 +201,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.state, position = group.ack_upto(self.state, upto, consumer=consumer)
         self.model.ack_upto(upto, consumer)
         assert position == self.model.committed - 1
-        assert group.expire(self.state, self.now_ms)[0] == late, (
-            "an ack must not depend on when claims expire"
-        )
+        assert group.expire(self.state, self.now_ms)[0] == late, "an ack must not depend on when claims expire"
 
     @precondition(lambda self: self.model.records)
     @rule(data=st.data(), consumer=st.sampled_from((*CONSUMERS, None)))
@@ -225,9 +217,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.where("claimed"))
     @rule(data=st.data(), reason=st.sampled_from(("bad row", "later")))
     def nacks(self, data: st.DataObject, reason: str) -> None:
-        consumer = data.draw(
-            st.sampled_from([self.model.records[at].consumer for at in self.model.where("claimed")])
-        )
+        consumer = data.draw(st.sampled_from([self.model.records[at].consumer for at in self.model.where("claimed")]))
         offsets = data.draw(st.sets(st.sampled_from(self.model.held_by(consumer)), min_size=1))
         self.state, count = group.nack(self.state, offsets, reason=reason, consumer=consumer)
         assert count == len(offsets)

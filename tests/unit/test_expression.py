@@ -318,6 +318,7 @@ def test_an_error_in_a_part_that_is_reached_happens(sql: str) -> None:
         ("EXISTS(SELECT 1)", UnsupportedSql, ["subquery"]),
         ("doc -> 'a' = 1", UnsupportedSql, ["doc -> "]),
         ("doc = '{}'", UnsupportedSql, ["JSON", "CAST to TEXT"]),
+        ("doc = doc", UnsupportedSql, ["JSON", "CAST to TEXT"]),
         ("name ~ 'a'", UnsupportedSql, ["REGEXP_MATCHES(name, 'a')"]),
         ("at - at", TypeMismatch, ["needs numbers", "TIMESTAMP"]),
         ("CAST(name AS INT)", UnsupportedSql, ["TEXT", "INT"]),

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tablecast.sql.database import MEMORY, Database, open
+from tablecast.sql import database
 
 
 @contextmanager
-def opened(path: str, *, create: bool = False) -> Iterator[Database]:
+def opened(path: str, *, create: bool = False) -> Iterator[database.Database]:
     """Closed at the end also after an error or Ctrl-C: what DuckDB holds must go before the interpreter does."""
-    database = open(path, create=create)
+    found = database.open(path, create=create)
     try:
-        yield database
+        yield found
     finally:
-        database.close()
-
-
-__all__ = ["MEMORY", "opened"]
+        found.close()

@@ -15,13 +15,13 @@ import typer
 
 from tablecast.cli.app import Format
 from tablecast.cli.console import print_error, say
-from tablecast.cli.opening import MEMORY, opened
+from tablecast.cli.opening import opened
 from tablecast.cli.progress import by_bytes, spinner
 from tablecast.cli.render import render
 from tablecast.cli.script import Statement, read_statements
 from tablecast.errors import TablecastError
 from tablecast.model.schema import SYSTEM_ACTOR
-from tablecast.sql.database import Database
+from tablecast.sql.database import MEMORY, Database
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.session import Session

@@ -72,8 +72,9 @@ def groups_table(database: Database) -> Table:
 def lag_bar(lag: int, kept: int) -> ProgressBar:
     """Full: nothing of what the log keeps was acknowledged."""
     colour = FAR_BEHIND if lag >= FAR_SHARE * kept else BEHIND
-    style = {"complete_style": colour, "finished_style": colour}
-    return ProgressBar(total=max(kept, 1), completed=min(lag, kept), width=BAR_WIDTH, **style)
+    return ProgressBar(
+        max(kept, 1), min(lag, kept), BAR_WIDTH, style="dim", complete_style=colour, finished_style=colour
+    )
 
 
 def duration(seconds: float) -> str:

@@ -50,6 +50,9 @@ HEAD = struct.Struct("<BBHIQQQQQIIQ")
 _STAMP = struct.Struct("<QQQQQ")
 _STAMP_AT = 8
 _HAS_CLASSES = 1
+_MAX_U64 = 2**64 - 1
+_MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999: what a TIMESTAMP can hold
+_FEW = 64  # up to here a plain list is checked faster than numpy is called
 _classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
 
 
@@ -140,15 +143,39 @@ def decode_head(data: bytes) -> Head:
     head = Head._make(HEAD.unpack_from(data))
     if head.version != LOG_FORMAT:
         raise CorruptData(f"a log batch has format {head.version}; this tablecast reads {LOG_FORMAT}")
+    if head.flags & ~_HAS_CLASSES or head.count < 1 or head.classes < 1:
+        raise CorruptData(
+            f"the head of the log batch at offset {head.first_offset} is not one: "
+            f"flags {head.flags:#x}, {head.count} messages, {head.classes} classes"
+        )
+    last_id = head.first_id + (head.count - 1) * ID_STEP
+    if head.end_offset > _MAX_U64 or last_id > _MAX_U64 or head.ts_ms > _MAX_TIME_MS:
+        raise CorruptData(
+            f"the log batch at offset {head.first_offset} has an offset, id or time that cannot be: "
+            f"{head.count} messages, last id {last_id}, time {head.ts_ms} ms"
+        )
     return head
 
 
-def _decode_classes(table: bytes | memoryview) -> list[MessageClass]:
+def _decode_classes(table: bytes | memoryview, count: int) -> list[MessageClass]:
     try:
         rows = _classes_decoder.decode(table)
+        if len(rows) != count:
+            raise ValueError(f"it has {len(rows)} classes, the head says {count}")
         return [MessageClass(source, Op(op), PayloadMode(mode), user) for source, op, mode, user in rows]
     except (msgspec.MsgspecError, ValueError) as e:
         raise CorruptData(f"the class table of a log batch does not decode: {e}") from e
+
+
+def _ascend(starts: memoryview, total: int) -> bool:
+    """Whether a column of positions goes from 0 to `total` and never back: Arrow would follow it anywhere."""
+    if starts[0] != 0 or starts[-1] != total:
+        return False
+    if len(starts) <= _FEW:
+        values = starts.tolist()
+        return values == sorted(values)
+    column = np.frombuffer(starts, np.uint32)
+    return bool((column[1:] >= column[:-1]).all())
 
 
 class LogBatch:
@@ -176,7 +203,7 @@ class LogBatch:
         table_at = classes_at + (2 * n if head.flags & _HAS_CLASSES else 0)
         self._keys_at = table_at + head.class_bytes
         self._payloads_at = self._keys_at + head.key_bytes
-        if len(data) != self._payloads_at + head.payload_bytes or n < 1:
+        if len(data) != self._payloads_at + head.payload_bytes:
             raise CorruptData(
                 f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says"
             )
@@ -186,11 +213,15 @@ class LogBatch:
         self._payload_starts = view[payloads_at:classes_at].cast("I")
         self._class_of = view[classes_at:table_at].cast("H") if head.flags & _HAS_CLASSES else None
         self._table = view[table_at : self._keys_at]
-        if self._key_starts[n] != head.key_bytes or self._payload_starts[n] != head.payload_bytes:
+        if not (
+            _ascend(self._key_starts, head.key_bytes)
+            and _ascend(self._payload_starts, head.payload_bytes)
+            and (self._class_of is None or int(np.frombuffer(self._class_of, np.uint16).max()) < head.classes)
+        ):
             raise CorruptData(f"the columns of the log batch at offset {head.first_offset} do not add up")
 
     def classes(self) -> list[MessageClass]:
-        return _decode_classes(self._table)
+        return _decode_classes(self._table, self.head.classes)
 
     def messages(self, topic_id: int, partition: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """Messages number start to stop of this batch (0 is the first)."""
@@ -198,19 +229,16 @@ class LogBatch:
         key_starts, payload_starts, class_of = self._key_starts, self._payload_starts, self._class_of
         keys_at, payloads_at = self._keys_at, self._payloads_at
         found = []
-        try:
-            for i in range(start, head.count if stop is None else min(stop, head.count)):
-                source, op, mode, user_id = classes[class_of[i] if class_of is not None else 0]
-                key = data[keys_at + key_starts[i] : keys_at + key_starts[i + 1]]
-                payload = data[payloads_at + payload_starts[i] : payloads_at + payload_starts[i + 1]]
-                found.append(
-                    Message(
-                        topic_id, partition, head.first_offset + i, head.first_id + i * ID_STEP, source, op, head.ts_ms,
-                        mode, key, payload, user_id, head.seq, self._hashes[i],
-                    )
-                )  # fmt: skip
-        except IndexError as e:
-            raise CorruptData(f"the log batch at offset {head.first_offset} names a class it does not have") from e
+        for i in range(start, head.count if stop is None else min(stop, head.count)):
+            source, op, mode, user_id = classes[class_of[i] if class_of is not None else 0]
+            key = data[keys_at + key_starts[i] : keys_at + key_starts[i + 1]]
+            payload = data[payloads_at + payload_starts[i] : payloads_at + payload_starts[i + 1]]
+            found.append(
+                Message(
+                    topic_id, partition, head.first_offset + i, head.first_id + i * ID_STEP, source, op, head.ts_ms,
+                    mode, key, payload, user_id, head.seq, self._hashes[i],
+                )
+            )  # fmt: skip
         return found
 
     # --- as Arrow ---
@@ -257,7 +285,7 @@ def _one_arrow(batch: LogBatch, topic_id: int, partition: int) -> pa.RecordBatch
     head, n = batch.head, batch.head.count
     ordinal, id_steps = _ordinals(n)
     if batch.class_numbers() is None:
-        labels = _shared_labels(bytes(batch._table), n)
+        labels = _shared_labels(bytes(batch._table), head.classes, n)
     else:
         labels = tuple(_class_columns([batch], np.array([n])))
     return pa.RecordBatch.from_arrays(
@@ -292,9 +320,9 @@ def _shared_place(topic_id: int, partition: int, n: int) -> tuple[pa.Array, pa.A
 
 
 @lru_cache(maxsize=64)
-def _shared_labels(table: bytes, n: int) -> tuple[pa.Array, ...]:
+def _shared_labels(table: bytes, classes: int, n: int) -> tuple[pa.Array, ...]:
     """The label columns of a batch that has one class."""
-    return _labels(_decode_classes(table)[:1], np.zeros(n, dtype=np.int32))
+    return _labels(_decode_classes(table, classes)[:1], np.zeros(n, dtype=np.int32))
 
 
 def _many_arrow(found: list[LogBatch], topic_id: int, partition: int) -> pa.RecordBatch:
@@ -323,10 +351,10 @@ def _many_arrow(found: list[LogBatch], topic_id: int, partition: int) -> pa.Reco
 def _class_columns(found: list[LogBatch], counts: np.ndarray) -> list[pa.Array]:
     """Source table, op, payload mode and user id: dictionaries over all classes of all batches."""
     numbers: dict[MessageClass, int] = {}
-    tables: dict[bytes, list[int]] = {}  # a class table's bytes -> the numbers of its classes; most batches share one
+    tables: dict[tuple[bytes, int], list[int]] = {}  # a class table -> the numbers of its classes; most share one
     first_class: list[int] = []
     for batch in found:
-        said = bytes(batch._table)
+        said = bytes(batch._table), batch.head.classes
         if said not in tables:
             tables[said] = [numbers.setdefault(c, len(numbers)) for c in batch.classes()]
         first_class.append(tables[said][0])
@@ -335,7 +363,7 @@ def _class_columns(found: list[LogBatch], counts: np.ndarray) -> list[pa.Array]:
     for batch in found:
         own = batch.class_numbers()
         if own is not None:
-            codes[at : at + len(own)] = np.array(tables[bytes(batch._table)], dtype=np.int32)[own]
+            codes[at : at + len(own)] = np.array(tables[bytes(batch._table), batch.head.classes], dtype=np.int32)[own]
         at += batch.head.count
     return list(_labels(list(numbers), codes))
 

@@ -91,7 +91,7 @@ class Jobs:
                     return
                 try:
                     self.run(name)
-                except TablecastError:
+                except Exception:  # a job that fails is seen in system.jobs and tried again; the others go on
                     _log.exception("job %s failed", name)
 
     def _run(self, name: str, work: Callable[[], Steps]) -> Removed:

@@ -35,6 +35,8 @@ Data: TypeAlias = pa.Table | pa.RecordBatchReader
 
 _BOUND_SELECTS = 256  # how many rewritten statements are kept
 
+_CTRL_C = "Query interrupted"  # what is left of a KeyboardInterrupt that came while DuckDB ran
+
 # In this order: the last but one closes the outside world, the last closes the settings themselves.
 _LOCKED = {
     "temp_directory": "''",
@@ -149,6 +151,10 @@ class QueryEngine:
             raise translated(error) from error
         except (duckdb.Error, UnicodeEncodeError, OverflowError) as error:
             raise translated(error) from None
+        except RuntimeError as error:
+            if str(error) != _CTRL_C:
+                raise
+            raise KeyboardInterrupt from None
 
     def _interrupted(self, watch: _Watch | None) -> TablecastError:
         if watch is None or not watch.expired:

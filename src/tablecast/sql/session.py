@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -57,6 +58,7 @@ class Session:
         self.namespace = namespace
         self._transaction: Transaction | None = None
         self._plans: dict[str, Prepared] = {}
+        self._planning = threading.Lock()
         self._autocommit = Context(engine, queries, actor, namespace)
 
     # --- SQL ---
@@ -125,9 +127,10 @@ class Session:
             # Statements behind one that defines something can only be planned when that has run.
             return [(statement, None) for statement in parsed]
         made = plan(parsed[0], context)
-        self._plans[sql] = Prepared(context.catalog, parsed[0], parsed[0].parameters, made)
-        if len(self._plans) > PLANS_KEPT:
-            self._plans.pop(next(iter(self._plans)), None)
+        with self._planning:
+            self._plans[sql] = Prepared(context.catalog, parsed[0], parsed[0].parameters, made)
+            if len(self._plans) > PLANS_KEPT:
+                del self._plans[next(iter(self._plans))]
         return [(parsed[0], made)]
 
     def _run(self, statement: s.Statement, prepared: Plan | None, params: Sequence[Any]) -> Result:

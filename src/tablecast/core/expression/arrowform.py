@@ -132,6 +132,8 @@ class _Run:
         return known
 
     def _compute(self, node: Node) -> Datum:
+        if any(part.type is None for part in node.parts):  # kernels do not take a NULL without a type
+            return self._form.by_cell(node, self._batch, self._params)
         match node:
             case Const(value=value):
                 return pa.scalar(_stored(value, node.type), _storage(node.type))
@@ -156,7 +158,7 @@ class _Run:
                 return self._member(node)
             case Case():
                 return self._case(node)
-            case Coalesce(args=args) if node.type is not None:
+            case Coalesce(args=args):
                 return pc.coalesce(*(self.datum(arg) for arg in args))
         return self._form.by_cell(node, self._batch, self._params)
 

@@ -144,7 +144,9 @@ class Binder:
         assert node.type is not None
         if node.type == TEXT and wanted != TEXT:
             if not readable(wanted):
-                raise UnsupportedSql(f"a literal of type {wanted} is not supported: {canonical(source)}")
+                raise UnsupportedSql(
+                    f"there are no {wanted} literals: CAST to TEXT what {canonical(source)} stands beside"
+                )
             return Const(wanted, read(node.value, wanted))
         if not castable(node.type, wanted):
             raise TypeMismatch(f"{canonical(source)} is {node.type} and not {wanted}: CAST it")

@@ -12,7 +12,7 @@ from tablecast.core.expression.bind import Binder
 from tablecast.core.expression.parse import canonical, check_depth, parse_expression
 from tablecast.core.expression.rowform import RowFunction, row_function
 from tablecast.core.expression.tree import BOOLEAN, ColumnRef, Node, walk
-from tablecast.errors import TypeMismatch, UnsupportedSql
+from tablecast.errors import TooLarge, TypeMismatch, UnsupportedSql
 from tablecast.model.schema import ColumnType, TableSchema
 
 
@@ -42,7 +42,13 @@ def compile_expression(
     """
     parsed = parse_expression(source) if isinstance(source, str) else source.copy()
     check_depth(parsed)
-    parsed = _numbered(parsed)
+    try:
+        return _compiled(_numbered(parsed), schema, param_types)
+    except RecursionError:  # the limits leave room for a caller that is itself deep, but not for any caller
+        raise TooLarge("the expression is nested too deeply") from None
+
+
+def _compiled(parsed: exp.Expr, schema: TableSchema, param_types: Sequence[ColumnType | None]) -> Expression:
     tree = Binder(schema, param_types).settle(parsed)
     sql = canonical(parsed)
     columns = frozenset(node.name for node in walk(tree) if isinstance(node, ColumnRef))

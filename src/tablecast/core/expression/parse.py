@@ -17,7 +17,7 @@ from tablecast.errors import SqlSyntaxError, TooLarge, UnsupportedSql
 
 MAX_CHARACTERS = 65_536
 MAX_NESTING = 24  # parentheses, function calls and CASEs inside each other; sqlglot recurses about 30 calls for each
-MAX_DEPTH = 40  # of the syntax tree, AND and OR chains counting once
+MAX_DEPTH = 64  # of the syntax tree, AND and OR chains counting once
 
 
 class ExpressionSql(DuckDB):
