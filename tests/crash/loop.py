@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from examine import Examined
 from life import MOMENTS, RANDOM, Life, Violation
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -43,6 +44,15 @@ class Lived:
     came_back: int = 0
     violation: str | None = None
 
+    def take(self, moment: str, examined: Examined) -> None:
+        self.moments[moment] += 1
+        self.resent += examined.resent
+        self.came_back += examined.came_back
+        assert examined.report is not None  # there is one unless there is a violation
+        self.acknowledged = examined.report.writes.acknowledged
+        self.unknown = examined.report.writes.unknown
+        self.messages = sum(topic.messages for topic in examined.report.topics.values())
+
 
 def live(directory: Path, seed: int, kills: int) -> Lived:
     lived = Lived(seed, directory / f"life-{seed}")
@@ -53,16 +63,10 @@ def live(directory: Path, seed: int, kills: int) -> Lived:
         while life.kills < kills:
             moment = RANDOM if rng.random() < RANDOM_SHARE else rng.choice(MOMENTS)
             _, examined = life.die(moment)
-            lived.moments[moment] += 1
-            lived.resent += examined.resent
-            lived.came_back += examined.came_back
+            lived.take(moment, examined)
     except Violation as violation:
         lived.violation = str(violation)
         return lived
-    if kills > 1:
-        lived.acknowledged = examined.report.writes.acknowledged
-        lived.unknown = examined.report.writes.unknown
-        lived.messages = sum(topic.messages for topic in examined.report.topics.values())
     shutil.rmtree(lived.home)
     return lived
 

@@ -78,10 +78,13 @@ class Tail:
 
     def run(self, path: str) -> None:
         with opened(path) as database:
-            if self.group is None:
-                self._read(database)
-            else:
-                self._consume(database, self.group)
+            self.show(database)
+
+    def show(self, database: Database) -> None:
+        if self.group is None:
+            self._read(database)
+        else:
+            self._consume(database, self.group)
 
     @property
     def _left(self) -> int:

@@ -50,8 +50,8 @@ def print_report(report: VerifyReport) -> None:
     if len(report.problems) >= MAX_PROBLEMS:
         sys.stdout.write(f"stopped after {MAX_PROBLEMS} problems\n")
     figures = (
-        f"{report.tables:,} tables, {report.rows:,} rows, {report.topics:,} topics, {report.messages:,} messages, "
-        f"{report.groups:,} group positions, {report.folded:,} topics folded into their tables"
+        f"tables {report.tables:,}, rows {report.rows:,}, topics {report.topics:,}, messages {report.messages:,}, "
+        f"group positions {report.groups:,}, topics equal to their tables {report.folded:,}"
     )
     verdict = "[green]sound[/]" if report.sound else "[bold red]not sound[/]"
     output().print(f"{figures}: {verdict}")

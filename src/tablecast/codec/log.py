@@ -104,35 +104,44 @@ class Head(NamedTuple):
         return self.first_offset + self.count
 
 
+class Place(NamedTuple):
+    """What a commit assigns to a batch."""
+
+    first_offset: int
+    seq: int
+    ts_ms: int
+    first_id: int
+    bytes_before: int
+
+
+NOWHERE = Place(0, 0, 0, 0, 0)
+
+
 def encode_log_batch(
     classes: Sequence[MessageClass],
     class_of: Sequence[int],
     keys: Sequence[bytes],
     payloads: Sequence[bytes],
     hashes: Sequence[int],
+    place: Place = NOWHERE,
 ) -> bytes:
-    """A batch that still lacks what its commit assigns: see `stamp`."""
-    key_data, payload_data = b"".join(keys), b"".join(payloads)
+    """The batch at its place in the log; without one it still lacks what its commit assigns: see `stamp`."""
     table = msgspec.msgpack.encode([(c.source_table, int(c.op), c.payload_mode.value, c.user_id) for c in classes])
     flags = _HAS_CLASSES if len(classes) > 1 else 0
-    return b"".join(
-        (
-            HEAD.pack(
-                LOG_FORMAT, flags, len(classes), len(keys), 0, 0, 0, 0, 0, len(table), len(key_data), len(payload_data)
-            ),
-            array("Q", hashes).tobytes(),
-            array("I", accumulate(map(len, keys), initial=0)).tobytes(),
-            array("I", accumulate(map(len, payloads), initial=0)).tobytes(),
-            array("H", class_of).tobytes() if flags else b"",
-            table,
-            key_data,
-            payload_data,
-        )
-    )
+    key_starts = array("I", accumulate(map(len, keys), initial=0))
+    payload_starts = array("I", accumulate(map(len, payloads), initial=0))
+    head = HEAD.pack(
+        LOG_FORMAT, flags, len(classes), len(keys), *place, len(table), key_starts[-1], payload_starts[-1]
+    )  # fmt: skip
+    columns = [head, array("Q", hashes).tobytes(), key_starts.tobytes(), payload_starts.tobytes()]
+    if flags:
+        columns.append(array("H", class_of).tobytes())
+    # One join: a copy of all payloads on the way would cost as much as the rest.
+    return b"".join((*columns, table, *keys, *payloads))
 
 
 def stamp(batch: bytes, *, first_offset: int, seq: int, ts_ms: int, first_id: int, bytes_before: int) -> bytes:
-    """The finished batch: its place in the log written into its head."""
+    """A batch that was encoded elsewhere, finished: its place in the log written into its head."""
     head = _STAMP.pack(first_offset, seq, ts_ms, first_id, bytes_before)
     return b"".join((batch[:_STAMP_AT], head, batch[_STAMP_AT + _STAMP.size :]))
 

@@ -29,7 +29,7 @@ from uuid import UUID
 import msgspec
 
 from tablecast.codec import keys
-from tablecast.codec.values import INT_BITS, Coerce, coercion
+from tablecast.codec.values import INT_BITS, Coerce, coercion, decimal_bound
 from tablecast.errors import CorruptData, InvalidRequest, NotNullViolation, TablecastError, UnknownColumn
 from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
 
@@ -65,6 +65,7 @@ _USUAL = {
     TypeName.INT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
     TypeName.BIGINT: "{v}.__class__ is not int or not {low} <= {v} <= {high}",
     TypeName.DOUBLE: "{v}.__class__ is not float or {v} - {v} != 0.0",
+    TypeName.DECIMAL: "not ({v}.__class__ is Decimal and {v} and {v}.same_quantum(q{i}) and -b{i} < {v} < b{i})",
     TypeName.TEXT: "{v}.__class__ is not str or not {v}.isascii()",  # beyond ASCII there may be lone surrogates
     TypeName.BYTES: "{v}.__class__ is not bytes",
     TypeName.TIMESTAMP: "{v}.__class__ is not datetime or {v}.tzinfo is not UTC",
@@ -228,7 +229,7 @@ def _compile_builder(
     schema: TableSchema, columns: tuple[str, ...], struct_type: type[Row], coercions: list[Coerce]
 ) -> BuildRow:
     names: dict[str, Any] = {
-        "Row": struct_type, "datetime": datetime, "date": date, "UUID": UUID, "UTC": UTC, "DEFAULT": DEFAULT
+        "Row": struct_type, "datetime": datetime, "date": date, "UUID": UUID, "UTC": UTC, "DEFAULT": DEFAULT, "Decimal": Decimal
     }  # fmt: skip
     given = [schema.index_of(name) for name in columns]
     lines = ["def build(values, defaults):"]
@@ -244,7 +245,10 @@ def _compile_builder(
             continue
         fetch = f"d{i}(defaults)" if callable(default) else f"d{i}"
         bound = 1 << (INT_BITS.get(column.type.name, 64) - 1)
-        usual = _USUAL.get(column.type.name, "True").format(v=v, low=-bound, high=bound - 1)
+        usual = _USUAL.get(column.type.name, "True").format(v=v, i=i, low=-bound, high=bound - 1)
+        if not (column.not_null or column.name in schema.primary_key):
+            usual = f"{v} is not None and ({usual})"
+        names[f"q{i}"], names[f"b{i}"] = Decimal(1).scaleb(-column.type.scale), decimal_bound(column.type)
         lines.append(f"    if {usual}:")
         lines.append(f"        {v} = k{i}({fetch} if {v} is DEFAULT else {v})")
     lines.append(f"    return Row({', '.join(f'c{i}' for i in range(len(schema.columns)))})")
@@ -278,6 +282,10 @@ def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]
 def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Row], bytes]:
     indexes = schema.key_indexes
     names: dict[str, Any] = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
-    parts = " + ".join(f"e{i}(row.c{i})" for i in indexes)
-    made: Callable[[bytes, Row], bytes] = eval(f"lambda prefix, row: prefix + {parts}", names)
+    names["pack"] = struct.Struct(">Q").pack
+    parts = []
+    for i in indexes:
+        is_bigint = schema.columns[i].type.name is TypeName.BIGINT  # the usual key: spared a call
+        parts.append(f"pack(row.c{i} + {1 << 63})" if is_bigint else f"e{i}(row.c{i})")
+    made: Callable[[bytes, Row], bytes] = eval(f"lambda prefix, row: prefix + {' + '.join(parts)}", names)
     return made

@@ -129,9 +129,14 @@ def _floating(column_type: ColumnType, column: str) -> Coerce:
     return coerce
 
 
+def decimal_bound(column_type: ColumnType) -> Decimal:
+    """What the absolute value of a DECIMAL stays below."""
+    return Decimal(10) ** (column_type.precision - column_type.scale)
+
+
 def _decimal(column_type: ColumnType, column: str) -> Coerce:
     step = Decimal(1).scaleb(-column_type.scale)
-    bound = Decimal(10) ** (column_type.precision - column_type.scale)
+    bound = decimal_bound(column_type)
 
     def coerce(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):

@@ -18,10 +18,11 @@ from typing import Any, Protocol
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
 from tablecast.codec.catalog import LogStart
-from tablecast.codec.log import MessageClass, encode_log_batch, stamp
+from tablecast.codec.log import MessageClass, Place, encode_log_batch
 from tablecast.codec.rows import row_header
 from tablecast.core.routing import Append, picked, route_run
 from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
 from tablecast.errors import CorruptData, TablecastError
 from tablecast.model.change import ChangeRun, Op
@@ -48,6 +49,10 @@ class RowView(Protocol):
     def ts_ms(self) -> int: ...
     def get(self, family: Family, key: bytes) -> bytes | None: ...
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
+        """True only if no row has any of these keys, which all begin with `prefix`. False: they must be looked up."""
+        ...
+
     def scan(
         self,
         family: Family,
@@ -141,12 +146,16 @@ class _Appended:
         self.payloads += append.payloads
         self.hashes += append.hashes
 
-    def batches(self) -> Iterator[tuple[int, bytes]]:
-        """(number of messages, encoded batch), cut to the limits of one log batch."""
+    def cuts(self) -> Iterator[tuple[int, int]]:
+        """(start, stop) of each log batch, cut to the limits of one."""
+        count = len(self.keys)
+        if 0 < count <= LOG_BATCH_MESSAGES and sum(map(len, self.payloads)) <= LOG_BATCH_BYTES:
+            yield 0, count
+            return
         start = 0
-        while start < len(self.keys):
+        while start < count:
             stop = self._cut(start)
-            yield stop - start, self._encode(start, stop)
+            yield start, stop
             start = stop
 
     def _cut(self, start: int) -> int:
@@ -158,9 +167,9 @@ class _Appended:
                 return max(i, start + 1)
         return stop
 
-    def _encode(self, start: int, stop: int) -> bytes:
+    def encode(self, start: int, stop: int, place: Place) -> bytes:
         if start == 0 and stop == len(self.keys):
-            return encode_log_batch(self.classes, self.class_of, self.keys, self.payloads, self.hashes)
+            return encode_log_batch(self.classes, self.class_of, self.keys, self.payloads, self.hashes, place)
         part = slice(start, stop)
         used = sorted(set(self.class_of[part]))
         renumbered = {old: new for new, old in enumerate(used)}
@@ -170,6 +179,7 @@ class _Appended:
             self.keys[part],
             self.payloads[part],
             self.hashes[part],
+            place,
         )
 
 
@@ -189,9 +199,10 @@ class Commit:
 class PendingCommit:
     """Implements `View` over the store and everything already applied to this commit."""
 
-    def __init__(self, store: Store, catalog: Catalog, logs: LogState, seq: int, ts_ms: int) -> None:
+    def __init__(self, store: Store, catalog: Catalog, logs: LogState, bounds: KeyBounds, seq: int, ts_ms: int) -> None:
         self._store = store
         self._logs = logs
+        self._bounds = bounds
         self.catalog = catalog
         self.seq = seq
         self.ts_ms = ts_ms
@@ -215,6 +226,9 @@ class PendingCommit:
         if key in overlay:
             return overlay[key]
         return self._store.get(family, key)
+
+    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
+        return self._bounds.are_beyond(prefix, min(keys))
 
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         overlay = self._overlay[family]
@@ -332,11 +346,12 @@ class PendingCommit:
             for key in run.keys:
                 batch.delete(rows, key)
         else:
-            for key, value in zip(run.keys, values, strict=True):
-                put(rows, key, value)  # type: ignore[arg-type]
+            batch.put_many(rows, run.keys, values)  # type: ignore[arg-type]  # only deletes have None
         overlay.update(zip(run.keys, values, strict=True))
-        self._dirty = True
         table = self.catalog.tables[run.table_id]
+        if run.op is Op.INSERT:
+            self._bounds.raise_to(table.codec.prefix(run.user_id), max(run.keys))
+        self._dirty = True
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms
             for key in run.keys:
@@ -372,19 +387,14 @@ class PendingCommit:
         commit = Commit(self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated)
         return self._batch, commit
 
-    def _log(self, place: tuple[int, int], appended: _Appended, ids: SnowflakeIds) -> int:
-        log = self._logs.at(*place)
-        for count, encoded in appended.batches():
-            value = stamp(
-                encoded,
-                first_offset=log.next_offset,
-                seq=self.seq,
-                ts_ms=self.ts_ms,
-                first_id=ids.take(self.ts_ms, count),
-                bytes_before=log.bytes_end,
-            )
-            self._batch.put(Family.LOG, keys.log_key(*place, log.next_offset), value)
-            log.next_offset += count
+    def _log(self, where: tuple[int, int], appended: _Appended, ids: SnowflakeIds) -> int:
+        log = self._logs.at(*where)
+        for start, stop in appended.cuts():
+            first_id = ids.take(self.ts_ms, stop - start)
+            place = Place(log.next_offset, self.seq, self.ts_ms, first_id, log.bytes_end)
+            value = appended.encode(start, stop, place)
+            self._batch.put(Family.LOG, keys.log_key(*where, log.next_offset), value)
+            log.next_offset += stop - start
             log.bytes_end += len(value)
         return log.next_offset
 

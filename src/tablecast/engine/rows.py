@@ -50,6 +50,15 @@ def is_live(table: Table, value: bytes | None, now_ms: int) -> bool:
     return table.ttl_ms is None or row_stamp(value)[1] + table.ttl_ms > now_ms
 
 
+def are_absent(view: RowView, table: Table, user_id: str | None, keys: list[bytes]) -> bool:
+    """Whether all keys differ and no row, not even an expired one, has any of them."""
+    if not keys:
+        return True
+    if len(keys) > 1 and len(set(keys)) != len(keys):
+        return False
+    return view.are_new(table.codec.prefix(user_id), keys) or not any(view.get_many(Family.ROWS, keys))
+
+
 def check_row(table: Table, row: Row) -> None:
     for check in table.checks:
         if check.row(row) is False:
@@ -105,9 +114,8 @@ class InsertRows:
 
     def decide(self, view: RowView) -> Decision:
         table = current_table(view, self.table_id, self.version)
-        stored = view.get_many(Family.ROWS, self.keys)
-        if any(stored) or len(set(self.keys)) != len(self.keys):
-            return self._decide_one_by_one(view, table, stored)
+        if not are_absent(view, table, self.user_id, self.keys):
+            return self._decide_one_by_one(view, table, view.get_many(Family.ROWS, self.keys))
         run = ChangeRun(self.table_id, self.version, Op.INSERT, self.keys, [], self.rows, self.bodies, self.user_id)
         written = Written(view.seq, len(self.keys), self.rows if self.returning else [])
         return Decision(written, [run] if self.keys else [])
@@ -124,9 +132,9 @@ class InsertRows:
         What a commit of many small inserts costs is mostly the same steps again and again; here they are taken once.
         """
         first = commands[0]
-        current_table(view, first.table_id, first.version)
+        table = current_table(view, first.table_id, first.version)
         keys = [key for command in commands for key in command.keys]
-        if len(set(keys)) != len(keys) or any(view.get_many(Family.ROWS, keys)):
+        if not are_absent(view, table, first.user_id, keys):
             return None
         rows = [row for command in commands for row in command.rows]
         bodies = [body for command in commands for body in command.bodies]

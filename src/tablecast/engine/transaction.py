@@ -64,6 +64,9 @@ class Transaction:
             return self._overlay[key]
         return self._snapshot.get(family, key)
 
+    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
+        return False
+
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(family, key) for key in keys]
 

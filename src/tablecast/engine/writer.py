@@ -25,6 +25,7 @@ from typing import Any
 
 from tablecast.core import failpoint
 from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Command, Commit, LogState, PendingCommit
 from tablecast.engine.durability import Durability
@@ -110,6 +111,7 @@ class Writer:
         self._store = store
         self._catalog = catalog
         self._logs = logs
+        self._bounds = KeyBounds(store)
         self._ids = ids
         self._seq = seq
         self._ts_ms = ts_ms
@@ -237,7 +239,7 @@ class Writer:
     def _open(self) -> PendingCommit:
         self._seq += 1
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
-        return PendingCommit(self._store, self._catalog, self._logs, self._seq, self._ts_ms)
+        return PendingCommit(self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms)
 
     def _take(self) -> list[Ticket]:
         """The next command, with those right behind it that can be decided together with it."""

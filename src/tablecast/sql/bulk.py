@@ -49,7 +49,11 @@ def _build(
     if not isinstance(rows[0], Mapping):
         named = table.schema.column_names if columns is None else tuple(columns)
         build = table.codec.builder(named)
-        return [_built(build, row, values, named) for row in rows], [named] * len(rows)
+        try:
+            return [build(row, values) for row in rows], [named] * len(rows)
+        except (ValueError, TypeError):
+            _explain_width(rows, named)
+            raise
     if columns is not None:
         raise InvalidRequest("columns goes with sequences; mappings name their columns themselves")
     return _build_mappings(table, rows, values)
@@ -76,14 +80,11 @@ def _build_mappings(
     return made, named
 
 
-def _built(build: Any, row: Any, values: StatementValues, named: tuple[str, ...]) -> Row:
-    try:
-        return build(row, values)
-    except (ValueError, TypeError):
+def _explain_width(rows: Sequence[Any], named: tuple[str, ...]) -> None:
+    for row in rows:
         if not isinstance(row, Sequence) or len(row) != len(named):
             shown = len(row) if isinstance(row, Sequence) else type(row).__name__
             raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
-        raise
 
 
 def _replace_named(table: Table, named: list[tuple[str, ...]]) -> Resolve:

@@ -84,9 +84,9 @@ def _check_default(column: Column) -> None:
 
 
 _GENERATED_TYPES = {
-    DefaultKind.SNOWFLAKE_ID: (TypeName.BIGINT,),
-    DefaultKind.UUID_V7: (TypeName.UUID,),
-    DefaultKind.NOW: (TypeName.TIMESTAMP,),
+    DefaultKind.SNOWFLAKE_ID: (TypeName.BIGINT, TypeName.TEXT),
+    DefaultKind.UUID_V7: (TypeName.UUID, TypeName.TEXT),
+    DefaultKind.NOW: (TypeName.TIMESTAMP, TypeName.DATE, TypeName.TIME),
     DefaultKind.CURRENT_USER: (TypeName.TEXT,),
 }
 

@@ -70,6 +70,10 @@ class Reader(Protocol):
 class Batch(Protocol):
     def put(self, family: Family, key: bytes, value: bytes) -> None: ...
 
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """As many puts, in their order."""
+        ...
+
     def delete(self, family: Family, key: bytes) -> None: ...
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:

@@ -102,9 +102,7 @@ class Home:
                 supported=FORMAT,
             )
         if marker.format < 1:
-            raise CorruptData(
-                f"the marker {file} says format {marker.format}; formats start at 1", path=str(file)
-            )
+            raise CorruptData(f"the marker {file} says format {marker.format}; formats start at 1", path=str(file))
         return marker
 
     def _require_vacant(self) -> None:

@@ -105,6 +105,9 @@ class MemoryBatch:
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         self._unwritten().append(Put(family, key, value))
 
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._unwritten().extend(Put(family, key, value) for key, value in zip(keys, values, strict=True))
+
     def delete(self, family: Family, key: bytes) -> None:
         self._unwritten().append(Delete(family, key))
 

@@ -129,9 +129,7 @@ def _options(cache: Cache, mode: DBRecoveryMode, *, create: bool) -> Options:
     options.set_db_write_buffer_size(_MEMTABLES_BYTES)
     options.set_max_open_files(_OPEN_FILES)
     options.set_max_background_jobs(2)
-    options.set_bytes_per_sync(
-        _MIB
-    )  # background files reach the disk steadily, not in a burst ahead of a WAL fsync
+    options.set_bytes_per_sync(_MIB)  # background files reach the disk steadily, not in a burst ahead of a WAL fsync
     options.set_max_manifest_file_size(16 * _MIB)
     options.set_skip_stats_update_on_db_open(True)
     options.set_keep_log_file_num(3)
@@ -287,6 +285,11 @@ class RocksBatch:
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         self._put(key, value, self._handles[family])
 
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        put, handle = self._put, self._handles[family]
+        for key, value in zip(keys, values, strict=True):
+            put(key, value, handle)
+
     def delete(self, family: Family, key: bytes) -> None:
         self._unwritten().delete(key, self._handles[family])
 
@@ -387,9 +390,7 @@ class RocksStore:
     def size_bytes(self) -> int:
         self._require_open()
         return sum(
-            native.property_int_value(name) or 0
-            for native in self._families.values()
-            for name in _SIZE_PROPERTIES
+            native.property_int_value(name) or 0 for native in self._families.values() for name in _SIZE_PROPERTIES
         )
 
     # writing
@@ -474,9 +475,7 @@ class RocksStore:
             self._watermark.advance(written)
         self._watermark.close()
         if troubles and self._failure is None:
-            raise StorageFailure(
-                f"closing {self._path} failed: {troubles[0]}", path=str(self._path)
-            ) from troubles[0]
+            raise StorageFailure(f"closing {self._path} failed: {troubles[0]}", path=str(self._path)) from troubles[0]
 
     def _require_open(self) -> None:
         if not self._families:

@@ -133,9 +133,7 @@ class Scan:
     def _seek(self, native: NativeIterator) -> None:
         if self._last is not None:
             native.seek(self._last)
-            if (
-                native.valid()
-            ):  # on the last key, as a view does not change; invalid means trouble, told later
+            if native.valid():  # on the last key, as a view does not change; invalid means trouble, told later
                 native.prev() if self._reverse else native.next()
         elif self._floor:
             native.seek_for_prev(self._start)
