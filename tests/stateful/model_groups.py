@@ -120,9 +120,9 @@ class GroupModel:
         self._require_given(max(offsets))
         for at in offsets:
             fate = self.fates.get(at, ACKED)
-            if consumer is None or fate.status != "claimed" or fate.consumer == consumer:
-                if at in self.fates:
-                    self.fates[at] = ACKED
+            others = consumer is not None and fate.status == "claimed" and fate.consumer != consumer
+            if at in self.fates and not others:
+                self.fates[at] = ACKED
         return self.committed - 1
 
     def nack(self, offsets: list[int], consumer: str | None, reason: str) -> int:

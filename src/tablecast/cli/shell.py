@@ -100,10 +100,10 @@ class Shell:
         return found
 
     def _show(self, sql: str) -> None:
-        began = time.perf_counter()
         with spinner("running …"):
+            began = time.perf_counter()
             result = self._session.execute(sql)
-        took_ms = (time.perf_counter() - began) * 1000
+            took_ms = (time.perf_counter() - began) * 1000
         render(result, self._format)
         if self._timing:
             say(f"{took_ms:,.3f} ms")

@@ -10,7 +10,7 @@ A dead letter's payload wraps the message it stands for:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -275,13 +275,14 @@ class Redrive:
 
     topic_id: int
     offset: int | None  # None: all that were not sent back yet
+    partition: int | None = None  # None: all of the dead-letter topic's
     weight: int = 64
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
         decision = Decision(response=0)
         states: dict[tuple[int, str, int], GroupState] = {}
-        for partition in range(topic.partitions):
+        for partition in self._partitions(topic):
             done = load(view, self.topic_id, REDRIVE_GROUP, partition) or groups.first(0)
             for message in list(self._letters(view, topic, partition, done)):
                 self._send_back(view, message, states, decision)
@@ -291,11 +292,19 @@ class Redrive:
         decision.records += [record(*place, state) for place, state in states.items()]
         return decision
 
+    def _partitions(self, topic: Topic) -> Sequence[int]:
+        if self.partition is None:
+            if self.offset is not None and topic.partitions > 1:
+                raise InvalidRequest(f"{topic.full_name} has {topic.partitions} partitions: say which with PARTITION p")
+            return range(topic.partitions)
+        check_partition(topic, self.partition)
+        return [self.partition]
+
     def _letters(self, view: View, topic: Topic, partition: int, done: GroupState) -> Iterator[Message]:
         first, end = view.log_start(topic.topic_id, partition), view.written_end(topic.topic_id, partition)
         if self.offset is not None:
             wanted = [self.offset] if first <= self.offset < end else []
-            if not wanted and topic.partitions == 1:
+            if not wanted:
                 raise OffsetOutOfRange(f"{topic.full_name} holds offsets {first} to {end - 1}, not {self.offset}")
         else:
             wanted = list(range(first, end))
@@ -324,11 +333,15 @@ def decode_dead_letter(message: Message) -> DeadLetterPayload:
         raise InvalidRequest(f"the message at offset {message.offset} is not a dead letter: {e}") from e
 
 
-def known(view: View, topic: Topic, group: str, partition: int) -> GroupState:
+def check_partition(topic: Topic, partition: int) -> None:
     if not 0 <= partition < topic.partitions:
         raise InvalidRequest(
             f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}", partition=partition
         )
+
+
+def known(view: View, topic: Topic, group: str, partition: int) -> GroupState:
+    check_partition(topic, partition)
     state = load(view, topic.topic_id, group, partition)
     if state is None:
         if not any(load(view, topic.topic_id, group, p) for p in range(topic.partitions)):

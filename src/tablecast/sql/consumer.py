@@ -2,7 +2,8 @@
 
 At least once: a message is acknowledged after its handler returned, in order. A handler that raises is retried as its
 `Retry` says; then the message is nacked and the topic's `max_deliveries` decides between another delivery and the
-dead-letter topic. Repeats that this process already handled are dropped by offset.
+dead-letter topic; those behind it go on. A message that was handled but whose ack did not arrive is not handled again
+when it comes back to the same consumer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tablecast.errors import DatabaseClosed
+from tablecast.errors import Conflict, DatabaseClosed
 from tablecast.model.message import Message
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Consumer:
         self._batch = batch
         self._visibility_seconds = visibility_seconds
         self._stopped = threading.Event()
-        self._handled: dict[int, int] = {}  # partition -> the offset after the last one handled
+        self._unconfirmed: set[tuple[int, int]] = set()  # (partition, offset) handled, but not acknowledged yet
         self.handled = 0
 
     def stop(self) -> None:
@@ -99,13 +100,14 @@ class Consumer:
 
     def _handle(self, message: Message, handler: Callable[[Message], None], retry: Retry) -> str | None:
         """None, or why it failed."""
-        if message.offset < self._handled.get(message.partition_id, 0) and message.delivery > 1:
+        place = message.partition_id, message.offset
+        if place in self._unconfirmed and message.delivery > 1:
             return None
         wait = retry.backoff_seconds
         for attempt in range(1, retry.attempts + 1):
             try:
                 handler(message)
-                self._handled[message.partition_id] = message.offset + 1
+                self._unconfirmed.add(place)
                 self.handled += 1
                 return None
             except Exception as e:
@@ -119,10 +121,14 @@ class Consumer:
     def _settle(self, partition: int, done: list[int], failed: list[tuple[int, str]]) -> None:
         session = self._session
         for offset, reason in failed:
-            session.nack(self.topic, self.group, [offset], partition=partition, reason=reason, consumer=self.name)
+            try:
+                session.nack(self.topic, self.group, [offset], partition=partition, reason=reason, consumer=self.name)
+            except Conflict:
+                _log.warning("%s/%s came back before its handler failed: the visibility timeout is short", self.topic, offset)
         if not done:
             return
         if failed:
             session.ack(self.topic, self.group, offsets=done, partition=partition, consumer=self.name)
         else:
             session.ack(self.topic, self.group, done[-1], partition=partition, consumer=self.name)
+        self._unconfirmed.difference_update((partition, offset) for offset in done)

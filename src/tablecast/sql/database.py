@@ -13,6 +13,7 @@ from tablecast.engine.engine import Engine, system_clock
 from tablecast.engine.jobs import INTERVAL_SECONDS
 from tablecast.engine.retention import Removed
 from tablecast.engine.verify import Progress, VerifyReport, verify_engine
+from tablecast.errors import InvalidRequest
 from tablecast.model.schema import Actor, Role
 from tablecast.sql.consumer import Consumer, Retry
 from tablecast.sql.query import QueryEngine
@@ -54,8 +55,12 @@ class Database(Session):
 
     def session(self, user: str, role: Role | str = Role.USER, namespace: str = DEFAULT_NAMESPACE) -> Session:
         """A session of another account: it sees and may do what that account's role allows."""
-        known = Role[role.upper()] if isinstance(role, str) else role
-        return Session(self._engine, self._queries, Actor(user, known), namespace)
+        if isinstance(role, str):
+            if role.upper() not in Role.__members__:
+                roles = ", ".join(known.name.lower() for known in Role)
+                raise InvalidRequest(f"unknown role {role!r}: the roles are {roles}", role=role)
+            role = Role[role.upper()]
+        return Session(self._engine, self._queries, Actor(user, role), namespace)
 
     def consumer(
         self,

@@ -101,7 +101,7 @@ def _moved(verb: str, acknowledged: int) -> Result:
 
 def _redrive(statement: s.Redrive, context: Context) -> Result:
     topic = _topic(context, statement.topic, "REDRIVE TOPIC", Role.DBA)
-    count = redrive(context.engine, Redrive(topic.topic_id, statement.offset))
+    count = redrive(context.engine, Redrive(topic.topic_id, statement.offset, statement.partition))
     return Result.of_write(count, f"REDRIVE {count}", None)
 
 

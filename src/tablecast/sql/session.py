@@ -35,6 +35,7 @@ from tablecast.sql.rights import require
 
 PLANS_KEPT = 1024  # prepared statements per session; the oldest go first
 STALE_ATTEMPTS = 10
+READS = s.Select | s.ShowNamespaces | s.ShowTables | s.ShowTopics | s.Describe | s.DescribeTopic
 
 
 class Prepared(NamedTuple):
@@ -81,11 +82,10 @@ class Session:
         return self.execute_all(sql, params, idempotency_key=idempotency_key)[-1]
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
-        """Runs a SELECT. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
-        result = self.execute_all(sql, params)[-1]
-        if not result.is_query:
+        """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
+        if not all(isinstance(statement, READS) for statement in parse(sql)):
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
-        return result
+        return self.execute_all(sql, params)[-1]
 
     def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
         """Every statement's result. With an idempotency key they are one transaction, committed once.
@@ -243,6 +243,8 @@ class Session:
         Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
         """
         self._engine.check_open()
+        if idempotency_key is not None and self._transaction is not None:
+            raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
         for attempt in range(STALE_ATTEMPTS):
             once = None
             if idempotency_key is not None:
@@ -347,6 +349,8 @@ class Session:
 
     def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         """Renews a consumer's claims. Returns how many messages it still holds."""
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
         held: int = self._engine.execute(
             LetGo(self.topic(topic).topic_id, group, consumer, visibility_ms=round(visibility_seconds * 1000))
         )
@@ -354,6 +358,8 @@ class Session:
 
     def release(self, topic: str, group: str, consumer: str) -> int:
         """Gives a consumer's unacknowledged messages back at once. Returns how many."""
+        self._engine.check_open()
+        require(self.actor, Role.SERVICE, f"consuming {topic}")
         return self._engine.release(self.topic(topic), group, consumer)
 
 

@@ -1,0 +1,182 @@
+"""The pages about stored formats are true: every example in them is what the code writes and reads.
+
+A page holds fenced blocks of the form
+
+    ```hex NAME
+    01                format version
+    00 00 00 07       two spaces or more end the bytes; the rest is for people
+    ```
+
+and, for payloads, ```json NAME with one line. Each NAME is made here from values, and read back where it has a reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tablecast.codec import catalog, group, keys
+from tablecast.codec.catalog import CommitMark, LogStart, decode_record, encode_record
+from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
+from tablecast.codec.rows import row_codec, row_header, row_stamp
+from tablecast.core.payload import PayloadEncoder
+from tablecast.core.routing import Append, partition_of
+from tablecast.engine.commit import decode_seen, dedup_key, encode_seen
+from tablecast.engine.idempotency import Remembered, decode_remembered, encode_remembered, idempotency_key
+from tablecast.model.change import Op
+from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
+from tablecast.model.topic import PayloadMode
+from tablecast.storage.base import Family
+
+PAGES = Path(__file__).parents[2] / "docs" / "formats"
+BLOCK = re.compile(r"^```(hex|json) ([a-z-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEX_LINE = re.compile(r"((?:[0-9a-f]{2} ?)+?)(?: {2,}.*)?")
+MS_2022, MS_NEXT_DAY, AN_ID = 1_640_995_200_000, 1_641_081_600_000, 264_905_529_753_600_005
+
+T = TypeName
+ORDERS = TableSchema(
+    7, "app", "orders", TableKind.SHARED,
+    (
+        Column("id", ColumnType(T.BIGINT)),
+        Column("customer", ColumnType(T.TEXT)),
+        Column("amount", ColumnType(T.DECIMAL, 12, 2)),
+        Column("note", ColumnType(T.JSON)),
+        Column("created_at", ColumnType(T.TIMESTAMP)),
+    ),
+    ("id",),
+)  # fmt: skip
+NOTES = TableSchema(8, "app", "notes", TableKind.USER, ORDERS.columns[:1], ("id",))
+COMPOSITE = TableSchema(
+    7, "app", "pairs", TableKind.SHARED,
+    (Column("a", ColumnType(T.TEXT)), Column("b", ColumnType(T.DECIMAL, 12, 2))), ("a", "b"),
+)  # fmt: skip
+
+
+def key_of(schema: TableSchema, user: str | None, *values: Any) -> bytes:
+    codec = row_codec(schema)
+    return codec.key_of_row(codec.prefix(user), codec.struct(*values))
+
+
+def order(customer: str = "ann", note: str | None = None) -> Any:
+    return row_codec(ORDERS).struct(42, customer, Decimal("12.50"), note, datetime(2022, 1, 1, tzinfo=UTC))
+
+
+def log_batch() -> bytes:
+    classes = [
+        MessageClass("app.orders", Op.INSERT, PayloadMode.FULL, None),
+        MessageClass("app.notes", Op.DELETE, PayloadMode.KEY, "ann"),
+    ]
+    encoded = encode_log_batch(classes, [0, 1], [b'["42"]', b"[7]"], [b'{"id":"42"}', b'{"id":7}'], [1, 2])
+    return stamp(encoded, first_offset=258, seq=5, ts_ms=MS_2022, first_id=AN_ID, bytes_before=77)
+
+
+REMEMBERED = Remembered(bytes(range(16)), MS_NEXT_DAY, 258, 1)
+SAID = Append(
+    3, 0, MessageClass("app.orders", Op.INSERT, PayloadMode.FULL, None),
+    [b'["42"]'], [b'{"_table":"app.orders","id":"42"}'], [0],
+)  # fmt: skip
+PAYLOADS = PayloadEncoder(ORDERS)
+GIFT = '{"gift":true}'
+
+EXAMPLES: dict[str, Callable[[], bytes]] = {
+    "row-key": lambda: key_of(ORDERS, None, 42),
+    "user-row-key": lambda: key_of(NOTES, "ann", -1),
+    "composite-key": lambda: key_of(COMPOSITE, None, "a\x00b", Decimal("-0.01")),
+    "log-key": lambda: keys.log_key(3, 1, 258),
+    "group-key": lambda: keys.group_key(3, "billing", 1),
+    "row": lambda: row_header(258, MS_2022) + row_codec(ORDERS).encode(order()),
+    "log-batch": log_batch,
+    "idempotency-key": lambda: idempotency_key("order-42"),
+    "idempotency-record": lambda: encode_remembered(REMEMBERED),
+    "dedup-key": lambda: dedup_key(SAID, 0),
+    "dedup-entry": lambda: encode_seen(MS_2022),
+    "expiry-key": lambda: keys.expiry_key(MS_NEXT_DAY, Family.KEYS, idempotency_key("order-42")),
+    "table-key": lambda: catalog.table_key(258),
+    "log-start-key": lambda: catalog.log_start_key(3, 1),
+    "commit-record": lambda: encode_record(CommitMark(258, MS_2022, AN_ID)),
+    "log-start-record": lambda: encode_record(LogStart(258, 77)),
+    "payload-full": lambda: PAYLOADS.full(order(note=GIFT)),
+    "payload-key": lambda: PAYLOADS.key(order()),
+    "payload-diff": lambda: PAYLOADS.diff(order(note=GIFT), order("bob")),
+    "message-key": lambda: PAYLOADS.message_key(order()),
+}
+READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
+    "row": (lambda data: (row_codec(ORDERS).decode(data), row_stamp(data)), (order(), (258, MS_2022))),
+    "row-key": (lambda data: row_codec(ORDERS).decode_key(data, 4), (42,)),
+    "user-row-key": (lambda data: (row_codec(NOTES).owner(data), row_codec(NOTES).decode_key(data, 9)), ("ann", (-1,))),
+    "composite-key": (lambda data: row_codec(COMPOSITE).decode_key(data, 4), ("a\x00b", Decimal("-0.01"))),
+    "log-key": (keys.log_offset, 258),
+    "group-key": (keys.decode_group_key, (3, "billing", 1)),
+    "log-batch": (lambda data: [m.offset for m in LogBatch(data).messages(3, 1)], [258, 259]),
+    "idempotency-record": (decode_remembered, REMEMBERED),
+    "dedup-entry": (decode_seen, MS_2022),
+    "expiry-key": (keys.decode_expiry_key, (MS_NEXT_DAY, "keys", b"iorder-42")),
+    "log-start-key": (catalog.decode_log_start_key, (3, 1)),
+    "commit-record": (lambda data: decode_record(CommitMark, data), CommitMark(258, MS_2022, AN_ID)),
+    "log-start-record": (lambda data: decode_record(LogStart, data), LogStart(258, 77)),
+}
+
+
+def hex_of(block: str) -> bytes:
+    found = b""
+    for line in block.splitlines():
+        match = HEX_LINE.fullmatch(line)
+        assert match, f"not bytes and a remark: {line!r}"
+        found += bytes.fromhex(match[1])
+    return found
+
+
+def examples() -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for page in sorted(PAGES.glob("*.md")):
+        for language, name, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            assert name not in found, f"{name} is in two places"
+            found[name] = hex_of(block) if language == "hex" else block.rstrip("\n").encode()
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_is_what_the_code_writes(name: str) -> None:
+    assert examples()[name].hex(" ") == EXAMPLES[name]().hex(" ")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_example_is_what_the_code_reads(name: str) -> None:
+    read, expected = READERS[name]
+    assert read(examples()[name]) == expected
+
+
+def test_every_example_on_a_page_is_checked() -> None:
+    assert set(examples()) == set(EXAMPLES)
+
+
+def test_the_documented_partitions() -> None:
+    text = (PAGES / "keys.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| [^|]+ \| (?:`([0-9a-f ]+)`)? ?\| (\d+) \|$", text, re.MULTILINE)
+    assert len(table) == 6
+    for hashed, partition in table:
+        assert partition_of(bytes.fromhex(hashed), 16) == int(partition), hashed
+
+
+def test_the_group_states_on_their_page_decode() -> None:
+    text = (PAGES / "group-state.md").read_text(encoding="utf-8")
+    found = re.findall(r"^(01(?: [0-9a-f]{2})+)$", text, re.MULTILINE)
+    assert len(found) == 2
+    for line in found:
+        data = bytes.fromhex(line)
+        assert group.encode(group.decode(data)) == data
+
+
+def test_the_index_links_every_page_and_every_link_leads_somewhere() -> None:
+    index = (PAGES / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([a-z-]+\.md)", index))
+    assert linked == {page.name for page in PAGES.glob("*.md")} - {"README.md"}
+    for page in PAGES.glob("*.md"):
+        for target in re.findall(r"\]\(([A-Za-z-]+\.md)", page.read_text(encoding="utf-8")):
+            assert (PAGES / target).is_file(), f"{page.name} links {target}"
