@@ -411,9 +411,3 @@ def test_every_write_is_on_its_topics_on_disk(tmp_path: Path) -> None:
 def test_forty_eight_thousand_statements_on_disk(tmp_path: Path) -> None:
     with tablecast.open(tmp_path / "db") as db:
         prove(db, statements=2000, seed=3)
-
-
-@pytest.mark.slow
-def test_forty_eight_thousand_statements_in_memory() -> None:
-    with tablecast.open(":memory:") as db:
-        prove(db, statements=2000, seed=4)

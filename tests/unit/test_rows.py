@@ -370,6 +370,21 @@ def test_a_builder_refuses_what_the_column_cannot_hold(name: str, value: Any) ->
         EVERYTHING.builder(columns)((1, value)[-len(columns) :], Generated())
 
 
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [("12.50", "12.50"), ("12.5", "12.50"), ("12.505", "12.51"), ("-0.00", "0.00"), ("1E+3", "1000.00")],
+)
+def test_a_decimal_takes_the_scale_of_its_column(given: str, held: str) -> None:
+    row = EVERYTHING.builder(("id", "amount"))((1, Decimal(given)), Generated())
+    assert str(row.c6) == held
+
+
+@pytest.mark.parametrize("given", ["10000000000.00", "-10000000000.00", "NaN", "sNaN", "Infinity", "-Infinity"])
+def test_a_decimal_that_does_not_fit_is_refused(given: str) -> None:
+    with pytest.raises(TypeMismatch, match="column 'amount'"):
+        EVERYTHING.builder(("id", "amount"))((1, Decimal(given)), Generated())
+
+
 def test_builders_take_what_is_not_the_usual_type_too() -> None:
     build = EVERYTHING.builder(EVERYTHING.schema.column_names)
     row = build(

@@ -228,7 +228,7 @@ class PendingCommit:
         return self._store.get(family, key)
 
     def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
-        return self._bounds.are_beyond(prefix, min(keys))
+        return self._bounds.are_beyond(prefix, min(keys)) and self._overlay[Family.ROWS].keys().isdisjoint(keys)
 
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         overlay = self._overlay[family]
@@ -350,7 +350,9 @@ class PendingCommit:
         overlay.update(zip(run.keys, values, strict=True))
         table = self.catalog.tables[run.table_id]
         if run.op is Op.INSERT:
-            self._bounds.raise_to(table.codec.prefix(run.user_id), max(run.keys))
+            prefix, highest = table.codec.prefix(run.user_id), max(run.keys)
+            if self._bounds.are_beyond(prefix, highest):  # asked first: raising a bound not read yet would lower it
+                self._bounds.raise_to(prefix, highest)
         self._dirty = True
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms

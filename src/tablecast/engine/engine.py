@@ -23,12 +23,12 @@ from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Command, Commit, LogState
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
-from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, load
+from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
 from tablecast.engine.recovery import recover
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
-from tablecast.errors import DatabaseClosed, InvalidRequest, OffsetOutOfRange
+from tablecast.errors import DatabaseClosed, OffsetOutOfRange
 from tablecast.model.message import Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
@@ -194,11 +194,7 @@ class Engine:
     def _partitions(self, topic: Topic, partition: int | None) -> list[int]:
         """Those asked for; if any will do, each claim begins with another, so that none starves."""
         if partition is not None:
-            if not 0 <= partition < topic.partitions:
-                raise InvalidRequest(
-                    f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}",
-                    partition=partition,
-                )
+            check_partition(topic, partition)
             return [partition]
         self._turn += 1
         first = self._turn % topic.partitions

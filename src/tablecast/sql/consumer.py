@@ -35,6 +35,8 @@ class Retry:
 
 
 class Consumer:
+    """One member of a group. Members of one group share its messages; each runs in a thread of its own."""
+
     def __init__(
         self,
         session: Session,
@@ -124,7 +126,9 @@ class Consumer:
             try:
                 session.nack(self.topic, self.group, [offset], partition=partition, reason=reason, consumer=self.name)
             except Conflict:
-                _log.warning("%s/%s came back before its handler failed: the visibility timeout is short", self.topic, offset)
+                _log.warning(
+                    "%s/%s came back before its handler failed: the visibility timeout is short", self.topic, offset
+                )
         if not done:
             return
         if failed:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tablecast.codec.log import MESSAGE_SCHEMA
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
-from tablecast.engine.groups import Redrive, ResetGroup, Settle
+from tablecast.engine.groups import Redrive, ResetGroup, Settle, check_partition
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -90,8 +90,8 @@ def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consum
 def _read(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
     start = request.start or LATEST
     partitions = range(topic.partitions) if request.partition is None else [request.partition]
-    if request.partition is not None and not 0 <= request.partition < topic.partitions:
-        raise InvalidRequest(f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {request.partition}")
+    for partition in partitions:
+        check_partition(topic, partition)
     messages: list[Message] = []
     next_offset, has_more = None, False
     for partition in partitions:

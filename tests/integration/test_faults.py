@@ -1,0 +1,575 @@
+"""When the disk fails, hangs or lies, nobody is told that a write is safe when it is not.
+
+A failed write or fsync stops writes for good: after a failed fsync the kernel may have dropped the pages, and
+the next one would report success. Reads go on. What was acknowledged is there after reopening.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tablecast
+from tablecast.core import failpoint
+from tablecast.engine import writer
+from tablecast.engine.verify import verify_engine
+from tablecast.errors import (
+    CorruptData,
+    DatabaseError,
+    DuplicateKey,
+    FormatTooNew,
+    IdempotencyMismatch,
+    Overloaded,
+    WritesStopped,
+)
+from tablecast.model.position import EARLIEST
+from tablecast.sql.database import Database
+from tablecast.storage.base import StorageFailure, Store
+from tablecast.storage.memory import MemoryStore
+from tablecast.storage.rocks import RocksStore
+from tablecast.testing.failpoints import raising
+from tablecast.testing.faulty import Call, Fault, FaultyStore
+
+SCHEMA = """
+CREATE NAMESPACE app;
+CREATE TABLE app.items (id BIGINT PRIMARY KEY, name TEXT);
+CREATE TOPIC app.item_events;
+ALTER TOPIC app.item_events ADD SOURCE app.items ON ANY WITH (payload = 'full');
+"""
+INSERT = "INSERT INTO app.items VALUES (?, ?)"
+GROUP = "readers"
+JOIN_SECONDS = 60.0  # no test waits that long: it is where a hang becomes a failure
+
+
+class Caller:
+    """A call in a thread of its own, and what came of it."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call, args), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            self.result = call(*args)
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(JOIN_SECONDS)
+        assert not self.waits, "the caller was never answered"
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """For what no event announces: that another thread has come to a certain point."""
+    waiting = threading.Event()
+    for _ in range(20_000):
+        if happened():
+            return
+        waiting.wait(0.001)
+    raise AssertionError("it did not happen")
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """Opens a store; a second time, on disk, what was left there."""
+    if request.param == "memory":
+        return MemoryStore
+    return lambda: RocksStore.open(tmp_path / "db")
+
+
+@pytest.fixture
+def store(disk: Callable[[], Store]) -> FaultyStore:
+    return FaultyStore(disk())
+
+
+@pytest.fixture
+def db(store: FaultyStore) -> Iterator[Database]:
+    """A database with one row, acknowledged."""
+    with Database(store, jobs_interval_seconds=3600) as database:
+        database.execute(SCHEMA)
+        database.execute(INSERT, (0, "before"))
+        yield database
+
+
+def ids(db: tablecast.Session) -> list[int]:
+    return [row[0] for row in db.query("SELECT id FROM app.items ORDER BY id").rows]
+
+
+def said(db: tablecast.Session) -> list[int]:
+    messages = db.consume("app.item_events", start=EARLIEST, limit=100_000).messages
+    return [int(message.value["id"]) for message in messages]
+
+
+# --- a failure stops writes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", Call)
+@pytest.mark.parametrize("fault", Fault)
+def test_a_failure_is_told_and_stops_writes_but_not_reads(
+    store: FaultyStore, db: Database, call: Call, fault: Fault
+) -> None:
+    store.fail(call, fault=fault)
+    with pytest.raises(WritesStopped, match=f"a {call} failed: {os.strerror(fault.value)}"):
+        db.execute(INSERT, (1, "during"))
+    asked = dict(store.calls)
+    for n in range(2, 5):
+        with pytest.raises(WritesStopped, match="what was acknowledged is safe"):
+            db.execute(INSERT, (n, "after"))
+    assert store.calls == asked, "the disk was asked again after it had failed"
+    assert ids(db) == said(db) == [0]
+    assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == 1
+    db.close()
+
+
+def test_every_kind_of_write_is_refused_after_a_failure(store: FaultyStore, db: Database) -> None:
+    db.consume("app.item_events", group=GROUP, consumer="c")
+    store.fail(Call.SYNC)
+    with pytest.raises(WritesStopped):
+        db.execute(INSERT, (1, "during"))
+    for write in (
+        lambda: db.execute(INSERT, (2, "after")),
+        lambda: db.insert("app.items", [{"id": 3, "name": "after"}]),
+        lambda: db.execute("CREATE TOPIC app.late"),
+        lambda: db.ack("app.item_events", GROUP, 0),
+        lambda: db.nack("app.item_events", GROUP, [0]),
+    ):
+        with pytest.raises(WritesStopped):
+            write()
+    with pytest.raises(WritesStopped), db.transaction() as tx:
+        tx.execute(INSERT, (4, "after"))
+
+
+def test_a_sync_that_would_work_the_second_time_is_not_tried_again(disk: Callable[[], Store]) -> None:
+    """Not the store, which refuses by itself, but the engine must know: this one forgets."""
+
+    class Forgetful(FaultyStore):
+        failed = False
+
+        def sync(self) -> None:
+            self.calls[Call.SYNC] += 1
+            if self.failed:
+                self.failed = False
+                raise StorageFailure("a sync failed once")
+            self.store.sync()
+
+    store = Forgetful(disk())
+    with Database(store) as db:
+        db.execute(SCHEMA)
+        store.failed = True
+        with pytest.raises(WritesStopped, match="failed once"):
+            db.execute(INSERT, (1, "unsafe"))
+        synced = store.calls[Call.SYNC]
+        for _ in range(3):
+            with pytest.raises(WritesStopped, match="failed once"):
+                db.execute(INSERT, (2, "later"))
+        assert ids(db) == said(db) == []
+        db.close()
+        assert store.calls[Call.SYNC] == synced
+
+
+@pytest.mark.parametrize("where", ["before_write", "after_write", "before_sync", "after_sync", "before_ack"])
+def test_an_error_anywhere_in_a_commit_stops_writes(db: Database, where: str) -> None:
+    with (
+        failpoint.armed(where, raising(StorageFailure("struck by lightning"))) as point,
+        pytest.raises(WritesStopped, match="struck by lightning"),
+    ):
+        db.execute(INSERT, (1, "during"))
+    assert point.fired
+    for _ in range(3):
+        with pytest.raises(WritesStopped):
+            db.execute(INSERT, (2, "after"))
+    assert 2 not in ids(db)
+
+
+@pytest.mark.parametrize("call", Call)
+def test_everybody_in_the_queue_is_released(store: FaultyStore, db: Database, call: Call) -> None:
+    with store.hold_sync() as hold:
+        held = Caller(db.execute, INSERT, (1, "held"))
+        hold.wait_until_held()
+        store.fail(call)  # a write: that of those behind. A sync: the held one is past it, so theirs too
+        callers = [Caller(db.execute, INSERT, (n, "behind")) for n in range(100, 140)]
+        until(lambda: db.engine.queue_depth >= 40)
+    for caller in (held, *callers):
+        caller.join()
+    assert held.error is None
+    assert all(isinstance(caller.error, WritesStopped) for caller in callers)
+    assert ids(db) == said(db) == [0, 1]
+
+
+def test_those_who_wait_for_room_are_released_too(
+    store: FaultyStore, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUEUE_COMMANDS", 4)
+    monkeypatch.setattr(writer, "WORTH_WAKING_ROWS", 1_000_000)
+    with store.hold_sync() as hold:
+        held = Caller(db.execute, INSERT, (1, "held"))
+        hold.wait_until_held()
+        store.fail(Call.SYNC)
+        callers = [Caller(db.execute, INSERT, (n, "behind")) for n in range(100, 120)]
+        until(lambda: db.engine.queue_depth >= 4)
+    for caller in (held, *callers):
+        caller.join()
+    answers = [type(caller.error) for caller in callers]
+    assert set(answers) == {WritesStopped}
+    assert ids(db) == said(db) == [0, 1]
+
+
+def test_closing_after_a_failure_works(store: FaultyStore, db: Database) -> None:
+    store.fail(Call.SYNC)
+    with pytest.raises(WritesStopped):
+        db.execute(INSERT, (1, "during"))
+    db.close()
+    db.close()
+    with pytest.raises(DatabaseError):
+        db.execute(INSERT, (2, "after"))
+
+
+@pytest.mark.parametrize("durability", ["interval(5)", "none"])
+def test_a_failed_sync_is_not_forgotten_in_the_weaker_modes(durability: str) -> None:
+    store = FaultyStore(MemoryStore())
+    db = Database(store, durability=durability)
+    db.execute(SCHEMA)
+    store.fail(Call.SYNC)
+    if durability == "none":
+        with pytest.raises(DatabaseError):
+            db.close()
+    else:
+        until(lambda: db.engine.writes_stopped)
+        with pytest.raises(WritesStopped):
+            db.execute(INSERT, (1, "after"))
+        db.close()
+
+
+@pytest.mark.parametrize("call", Call)
+@pytest.mark.parametrize("fault", Fault)
+def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path, call: Call, fault: Fault) -> None:
+    """Eight threads write until the disk fails; what came after the failure is there whole or not at all."""
+    store = FaultyStore(RocksStore.open(tmp_path / "db"))
+    acknowledged: list[int] = []
+    with Database(store) as db:
+        db.execute(SCHEMA)
+        store.fail(call, nth=7, fault=fault)
+
+        def write_on(first: int) -> None:
+            for n in range(first, first + 10_000, 2):
+                db.execute(INSERT + ", (?, ?)", (n, "pair", n + 1, "pair"))
+                acknowledged.extend((n, n + 1))
+
+        callers = [Caller(write_on, thread * 10_000) for thread in range(8)]
+        for caller in callers:
+            caller.join()
+            assert isinstance(caller.error, WritesStopped)
+    with tablecast.open(tmp_path / "db") as db:
+        there = set(ids(db))
+        assert set(acknowledged) <= there
+        assert all(n ^ 1 in there for n in there)
+        assert sorted(said(db)) == sorted(there)
+        assert verify_engine(db.engine).problems == []
+        db.execute(INSERT, (1_000_000, "goes on"))
+
+
+# --- requests that are sent again ---------------------------------------------------------------------------
+
+
+def test_a_request_sent_again_after_a_failure_commits_once(tmp_path: Path) -> None:
+    """The disk takes the write and says that it did not: the caller cannot know, and asks again."""
+    sql = f"{INSERT}; UPDATE app.items SET name = name || '!' WHERE id = 0"
+    store = FaultyStore(RocksStore.open(tmp_path / "db"))
+    with Database(store) as db:
+        db.execute(SCHEMA)
+        db.execute(INSERT, (0, "before"))
+        store.fail(Call.SYNC, fault=Fault.SHORT)
+        with pytest.raises(WritesStopped):
+            db.execute(sql, (1, "once"), idempotency_key="key")
+    with tablecast.open(tmp_path / "db") as db:
+        first = db.execute(sql, (1, "once"), idempotency_key="key")
+        again = db.execute(sql, (1, "once"), idempotency_key="key")
+        assert first.seq == again.seq
+        assert db.query("SELECT id, name FROM app.items ORDER BY id").rows == [(0, "before!"), (1, "once")]
+        assert said(db) == [0, 1, 0]
+        with pytest.raises(IdempotencyMismatch):
+            db.execute(sql, (2, "other"), idempotency_key="key")
+
+
+def test_a_repeat_is_not_answered_before_the_first_is_durable(store: FaultyStore, db: Database) -> None:
+    sql = f"{INSERT}; UPDATE app.items SET name = 'changed' WHERE id = 0"
+    with store.hold_sync() as hold:
+        first = Caller(lambda: db.execute(sql, (1, "once"), idempotency_key="key"))
+        hold.wait_until_held()
+        again = Caller(lambda: db.execute(sql, (1, "once"), idempotency_key="key"))
+        until(lambda: db.engine.queue_depth == 1)
+        assert first.waits and again.waits
+    first.join()
+    again.join()
+    assert first.error is None and again.error is None
+    assert first.result.seq == again.result.seq
+    assert said(db) == [0, 1, 0]
+
+
+# --- a slow disk --------------------------------------------------------------------------------------------
+
+
+def test_nobody_sees_a_commit_before_it_is_durable(store: FaultyStore, db: Database) -> None:
+    group = "SELECT committed, claimed, end_offset, lag FROM system.topic_groups"
+    db.consume("app.item_events", group=GROUP, consumer="c")
+
+    def visible() -> list[Any]:
+        return [
+            ids(db),
+            db.query("SELECT name FROM app.items WHERE id = 1").rows,
+            said(db),
+            db.read_arrow("app.item_events").num_rows,
+            db.query("SELECT end_offset FROM system.topic_offsets").rows,
+            db.query(group).rows,
+            db.engine.seq,
+        ]
+
+    before = visible()
+    with store.hold_sync() as hold:
+        writing = Caller(db.execute, INSERT, (1, "held"))
+        hold.wait_until_held()
+        assert visible() == before
+        with db.transaction() as tx:
+            assert ids(tx) == [0]
+        assert writing.waits
+    writing.join()
+    assert visible() == [[0, 1], [("held",)], [0, 1], 2, [(2,)], [(0, 1, 2, 2)], before[-1] + 1]
+
+
+def test_an_ack_is_not_seen_before_it_is_durable(store: FaultyStore, db: Database) -> None:
+    db.consume("app.item_events", group=GROUP, consumer="c")
+    with store.hold_sync() as hold:
+        acking = Caller(db.ack, "app.item_events", GROUP, 0)
+        hold.wait_until_held()
+        assert db.query("SELECT committed, lag FROM system.topic_groups").rows == [(0, 1)]
+        assert acking.waits
+    acking.join()
+    assert acking.result == 0
+    assert db.query("SELECT committed, lag FROM system.topic_groups").rows == [(1, 0)]
+
+
+def test_a_new_table_is_not_seen_before_it_is_durable(store: FaultyStore, db: Database) -> None:
+    with store.hold_sync() as hold:
+        creating = Caller(db.execute, "CREATE TABLE app.late (id INT PRIMARY KEY)")
+        hold.wait_until_held()
+        assert db.query("SELECT count(*) FROM system.tables WHERE name = 'late'").scalar() == 0
+        assert creating.waits
+    creating.join()
+    assert db.query("SELECT count(*) FROM system.tables WHERE name = 'late'").scalar() == 1
+
+
+def test_the_next_commit_is_decided_while_the_disk_is_busy(
+    store: FaultyStore, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue empties while the sync is held; answers, errors too, wait until what they rest on is durable."""
+    monkeypatch.setattr(writer, "WORTH_WAKING_ROWS", 1)
+    with store.hold_sync() as hold:
+        held = Caller(db.execute, INSERT, (1, "held"))
+        hold.wait_until_held()
+        duplicate = Caller(db.execute, INSERT, (1, "again"))
+        following = Caller(db.execute, INSERT, (2, "following"))
+        until(lambda: db.engine.queue_depth == 0)
+        assert held.waits and duplicate.waits and following.waits
+        writes = store.calls[Call.WRITE]
+    for caller in (held, duplicate, following):
+        caller.join()
+    assert held.error is None and following.error is None
+    assert isinstance(duplicate.error, DuplicateKey)
+    assert store.calls[Call.WRITE] == writes + 1
+    assert ids(db) == said(db) == [0, 1, 2]
+
+
+def test_a_full_queue_makes_callers_wait_and_then_tells_them(
+    store: FaultyStore, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUEUE_COMMANDS", 4)
+    monkeypatch.setattr(writer, "QUEUE_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(writer, "WORTH_WAKING_ROWS", 1_000_000)
+    with store.hold_sync() as hold:
+        held = Caller(db.execute, INSERT, (1, "held"))
+        hold.wait_until_held()
+        queued = [Caller(db.execute, INSERT, (n, "queued")) for n in range(2, 6)]
+        until(lambda: db.engine.queue_depth == 4)
+        with pytest.raises(Overloaded, match=r"4 commands.*retry later"):
+            db.execute(INSERT, (6, "too many"))
+        monkeypatch.setattr(writer, "QUEUE_WAIT_SECONDS", JOIN_SECONDS)
+        waiting = Caller(db.execute, INSERT, (7, "patient"))
+        assert waiting.waits
+    for caller in (held, *queued, waiting):
+        caller.join()
+        assert caller.error is None
+    assert ids(db) == sorted(said(db)) == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_one_fsync_acknowledges_many_writers(store: FaultyStore, db: Database) -> None:
+    before = store.calls[Call.SYNC]
+    with store.hold_sync() as hold:
+        first = Caller(db.execute, INSERT, (1, "first"))
+        hold.wait_until_held()
+        callers = [Caller(db.execute, INSERT, (n, "together")) for n in range(2, 52)]
+        until(lambda: db.engine.queue_depth + sum(not caller.waits for caller in callers) >= 50)
+    for caller in (first, *callers):
+        caller.join()
+        assert caller.error is None
+    assert store.calls[Call.SYNC] == before + 2
+    assert len({caller.result.seq for caller in callers}) == 1
+    assert sorted(said(db)) == list(range(52))
+
+
+# --- a full disk --------------------------------------------------------------------------------------------
+
+FILL = """
+import random, resource, sys
+import tablecast
+from tablecast.errors import WritesStopped
+db = tablecast.open(sys.argv[1])
+db.execute("CREATE NAMESPACE app; CREATE TABLE app.blobs (id BIGINT PRIMARY KEY, body BYTES); CREATE TOPIC app.e;"
+           "ALTER TOPIC app.e ADD SOURCE app.blobs ON ANY WITH (payload = 'key')")
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+acknowledged = 0
+try:
+    while acknowledged < 1000:
+        body = random.Random(acknowledged).randbytes(100_000)
+        db.execute("INSERT INTO app.blobs VALUES (?, ?)", (acknowledged, body))
+        acknowledged += 1
+except WritesStopped as error:
+    assert "File too large" in str(error), error
+try:
+    db.execute("INSERT INTO app.blobs VALUES (5000, ?)", (b"x",))
+    print("acknowledged after a failure")
+except WritesStopped:
+    assert db.query("SELECT count(*) FROM app.blobs").scalar() == acknowledged
+    print(acknowledged)
+db.close()
+"""
+
+
+def test_a_file_that_cannot_grow_stops_writes_and_loses_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path / "db")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    acknowledged = int(done.stdout)
+    assert 5 < acknowledged < 1000
+    with tablecast.open(tmp_path / "db") as db:
+        found = db.query("SELECT id FROM app.blobs ORDER BY id").rows
+        assert [row[0] for row in found][:acknowledged] == list(range(acknowledged))
+        assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == len(found)
+        assert verify_engine(db.engine).problems == []
+
+
+# --- damaged files ------------------------------------------------------------------------------------------
+
+ROWS = 300
+
+WRITE_AND_DIE = f"""
+import os, signal, sys
+import tablecast
+db = tablecast.open(sys.argv[1])
+db.execute({SCHEMA!r})
+for n in range(0, {ROWS}, 10):
+    db.insert("app.items", [{{"id": i, "name": "item %d" % i * 9}} for i in range(n, n + 10)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything acknowledged, all of it in the write-ahead log."""
+    path = tmp_path_factory.mktemp("killed") / "db"
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def closed(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, closed in good order: all of it in data files."""
+    path = tmp_path_factory.mktemp("closed") / "db"
+    shutil.copytree(killed, path)
+    tablecast.open(path).close()
+    return path
+
+
+def everything(path: Path) -> tuple[list[int], list[int]]:
+    """Reads all there is, and verifies it."""
+    with tablecast.open(path, jobs_interval_seconds=3600) as db:
+        verified = verify_engine(db.engine)
+        if verified.problems:
+            raise CorruptData(verified.problems[0])
+        return ids(db), said(db)
+
+
+WHOLE = (list(range(ROWS)), list(range(ROWS)))
+
+
+def spread(size: int, samples: int) -> list[int]:
+    return sorted({round(i * (size - 1) / (samples - 1)) for i in range(samples)})
+
+
+def flipped(file: Path, position: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[position] ^= 0x10
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("image", "pattern"),
+    [
+        ("killed", "store/*.log"),
+        ("killed", "store/MANIFEST-*"),
+        ("killed", "store/CURRENT"),
+        ("killed", "TABLECAST"),
+        ("killed", "SYNCED"),
+        ("closed", "store/*.sst"),
+        ("closed", "store/MANIFEST-*"),
+    ],
+)
+def test_a_flipped_bit_is_an_error_or_harmless(
+    request: pytest.FixtureRequest, tmp_path: Path, image: str, pattern: str
+) -> None:
+    source: Path = request.getfixturevalue(image)
+    file = max(source.glob(pattern), key=lambda found: found.stat().st_size).relative_to(source)
+    refused = 0
+    for position in spread((source / file).stat().st_size, 10):
+        path = tmp_path / f"at-{position}"
+        shutil.copytree(source, path)
+        flipped(path / file, position)
+        try:
+            assert everything(path) == WHOLE, f"a bit flipped at {position} of {file} changed what is read"
+        except (CorruptData, StorageFailure, FormatTooNew) as error:
+            assert str(error)
+            refused += 1
+        shutil.rmtree(path)
+    assert refused > 0
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999])
+def test_a_truncated_log_is_refused(killed: Path, tmp_path: Path, keep: float) -> None:
+    shutil.copytree(killed, tmp_path / "db")
+    wal = max((tmp_path / "db" / "store").glob("*.log"), key=lambda file: file.stat().st_size)
+    os.truncate(wal, int(wal.stat().st_size * keep))
+    with pytest.raises(CorruptData, match=r"acknowledged|[Cc]orrupt"):
+        everything(tmp_path / "db")
+
+
+def test_a_lost_data_file_is_refused(closed: Path, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted((closed / "store").glob("*.sst"))):
+        path = tmp_path / f"without-{number}"
+        shutil.copytree(closed, path)
+        (path / "store" / file.name).unlink()
+        with pytest.raises((CorruptData, StorageFailure), match=str(path)):
+            everything(path)
