@@ -38,7 +38,6 @@ from tablecast.cli.script import is_complete, read_statements
 from tablecast.cli.sql import parameter
 from tablecast.cli.tail import Tail, parse_filters
 from tablecast.cli.topics import duration, lag_bar
-from tablecast.codec import keys
 from tablecast.errors import BackupError
 from tablecast.sql.parse import MAX_SQL_BYTES, parse
 from tablecast.storage.base import Family
@@ -75,12 +74,17 @@ def program(*args: object) -> list[str]:
 
 def run(*args: object, text: str = "") -> subprocess.CompletedProcess[str]:
     """The real program, with its own streams."""
-    return subprocess.run(program(*args), input=text, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program(*args), input=text.encode(), capture_output=True, timeout=120)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def invoke(*args: object, text: str = "") -> Result:
     """The same in this process, for paths where only the outcome matters."""
     return CliRunner().invoke(app, [*map(str, args)], input=text)
+
+
+def csv_lines(path: Path, sql: str, *args: object) -> list[str]:
+    return invoke("sql", path, "-c", sql, "--format", "csv", *args).stdout.splitlines()
 
 
 def plain(text: str) -> str:
@@ -109,9 +113,9 @@ def test_every_command_has_a_help_text_with_an_example() -> None:
 def test_asking_for_help_loads_no_database() -> None:
     script = """
 import sys, types
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 package = types.ModuleType("tablecast")  # the package's own names, which need everything, are not asked for
-package.__path__ = PathFinder.find_spec("tablecast").submodule_search_locations
+package.__path__ = find_spec("tablecast").submodule_search_locations
 sys.modules["tablecast"] = package
 from tablecast.cli import main
 try:
@@ -166,7 +170,7 @@ def test_a_slip_in_the_last_statement_leaves_the_first_undone(path: Path) -> Non
     done = invoke("sql", path, "-c", "DELETE FROM app.orders; SELEKT 1")
     assert done.exit_code == 1
     assert done.stderr.startswith("error [sql_syntax]: statement 2 of 2: ")
-    assert invoke("sql", path, "-c", "SELECT count(*) AS n FROM app.orders", "--format", "csv").stdout == "n\r\n2\r\n"
+    assert csv_lines(path, "SELECT count(*) AS n FROM app.orders") == ["n", "2"]
 
 
 def test_results_before_a_failing_statement_are_shown(path: Path) -> None:
@@ -282,23 +286,21 @@ def test_parameters_are_json_or_text(text: str, value: Any) -> None:
 def test_parameters_fill_the_statements_in_order(path: Path) -> None:
     text = "INSERT INTO app.orders (id, customer, amount) VALUES (?, ?, ?); SELECT customer, amount FROM app.orders WHERE id = ?"
     params = [arg for value in ("8", "cy", "0.10", "8") for arg in ("--param", value)]
-    done = invoke("sql", path, "-c", text, *params, "--format", "csv")
-    assert done.stdout == "customer,amount\r\ncy,0.10\r\n"
+    assert csv_lines(path, text, *params) == ["customer,amount", "cy,0.10"]
     missing = invoke("sql", path, "-c", text, "--param", "9")
     assert (missing.exit_code, missing.stdout) == (1, "")
     assert missing.stderr == "error [invalid_request]: the statement takes 4 parameter(s), 1 given\n"
 
 
 def test_a_session_of_another_user(path: Path) -> None:
-    ann = ("sql", path, "--user", "ann", "--namespace", "app", "-c")
-    assert invoke(*ann, "INSERT INTO carts VALUES ('pen')").stdout == "INSERT 1\n"
-    assert invoke(*ann, "SELECT * FROM carts", "--format", "csv").stdout == "item\r\npen\r\n"
-    assert invoke("sql", path, "-c", "SELECT * FROM app.carts", "--format", "csv").stdout == "item\r\n"
-    denied = invoke(*ann, "SELECT * FROM orders")
+    ann = ("--user", "ann", "--namespace", "app")
+    assert csv_lines(path, "INSERT INTO carts VALUES ('pen') RETURNING item", *ann) == ["item", "pen"]
+    assert csv_lines(path, "SELECT * FROM carts", *ann) == ["item", "pen"]
+    assert csv_lines(path, "SELECT * FROM app.carts") == ["item"]
+    denied = invoke("sql", path, *ann, "-c", "SELECT * FROM orders")
     assert denied.exit_code == 1
     assert denied.stderr.startswith("error [permission_denied]: 'ann' has role user;")
-    allowed = invoke(*ann, "SELECT count(*) AS n FROM orders", "--role", "service", "--format", "csv")
-    assert allowed.stdout == "n\r\n2\r\n"
+    assert csv_lines(path, "SELECT count(*) AS n FROM orders", *ann, "--role", "service") == ["n", "2"]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +350,7 @@ def test_a_script_that_does_not_commit_is_rolled_back(path: Path) -> None:
     done = invoke("sql", path, "-f", "-", text="BEGIN; DELETE FROM app.orders;")
     assert (done.exit_code, done.stdout) == (0, "BEGIN\nDELETE 2\n")
     assert done.stderr == "rolled back: the transaction was not committed\n"
-    assert invoke("sql", path, "-c", "SELECT count(*) AS n FROM app.orders", "--format", "csv").stdout == "n\r\n2\r\n"
+    assert csv_lines(path, "SELECT count(*) AS n FROM app.orders") == ["n", "2"]
 
 
 def test_a_script_may_be_longer_than_a_statement(tmp_path: Path) -> None:
@@ -708,7 +710,7 @@ def test_tail_from_limit_and_filter(path: Path) -> None:
         (["--filter", "op=upsert"], "there is no op 'upsert': insert, update, delete"),
         (["--filter", "colour=red"], "'colour=red' is not op|table|user=value,value"),
         (["--from", "yesterday"], "'yesterday' is not earliest, latest or an offset"),
-        (["--limit", "0"], "0 is not in the range x>=1"),
+        (["--limit", "0"], "Invalid value for '--limit'"),
     ],
 )
 def test_tail_used_wrongly(path: Path, args: list[str], message: str) -> None:
@@ -760,13 +762,10 @@ def test_verify_a_sound_database(path: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """Takes away the messages of partition 0."""
+    """Takes away all messages, as if nothing had ever been told."""
     store = RocksStore.open(str(path))
     batch = store.batch()
-    with_messages = {key[:6] for key, _ in store.scan(Family.LOG)}
-    prefix = keys.log_prefix(1, 0)
-    assert any(prefix.startswith(start) for start in with_messages)
-    batch.delete_range(Family.LOG, prefix, keys.after(prefix))
+    batch.delete_range(Family.LOG, b"", b"\xff")
     store.write(batch)
     store.sync()
     store.close()
@@ -777,7 +776,7 @@ def test_verify_names_the_problem_first(path: Path) -> None:
     done = invoke("verify", path)
     assert done.exit_code == 1
     first, *_, last = done.stdout.splitlines()
-    assert "app.order" in first
+    assert re.fullmatch(r"the write of app.orders \S+ in commit \d+ is not on app.order_events", first)
     assert last.endswith(": not sound")
 
 
@@ -793,8 +792,7 @@ def test_backup_and_restore(path: Path, tmp_path: Path) -> None:
     assert figures.endswith(": sound")
     assert where.startswith(f"restored to {again} (")
     for database in (copy, again):
-        rows = invoke("sql", database, "-c", "SELECT count(*) AS n FROM app.orders", "--format", "csv")
-        assert rows.stdout == "n\r\n2\r\n"
+        assert csv_lines(database, "SELECT count(*) AS n FROM app.orders") == ["n", "2"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "monday", "shop"]
 
 

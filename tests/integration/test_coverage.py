@@ -203,7 +203,7 @@ class Publisher:
     # --- the other tables ---
 
     def count_stock(self) -> None:
-        row = {"sku": f"sku{self._rng.randrange(6)}", "on_hand": self._rng.randrange(100), "w": self._name()}
+        row: Row = {"sku": f"sku{self._rng.randrange(6)}", "on_hand": self._rng.randrange(100), "w": self._name()}
         self.recorder.invoke(row["w"], "shop.stock", "upsert", [row["sku"]], row)
         sql = (
             "INSERT INTO shop.stock VALUES (?, ?, ?) "
@@ -218,7 +218,7 @@ class Publisher:
         self._told(name, self._db.execute("DELETE FROM shop.stock WHERE sku = ?", (sku,)))
 
     def fill_cart(self) -> None:
-        row = {"item": f"item{self._rng.randrange(8)}", "quantity": self._rng.randrange(9), "w": self._name()}
+        row: Row = {"item": f"item{self._rng.randrange(8)}", "quantity": self._rng.randrange(9), "w": self._name()}
         op = "update" if row["item"] in self._items else "insert"
         self.recorder.invoke(row["w"], "shop.carts", op, [row["item"]], row, user_id=self._user)
         sql = (
@@ -241,7 +241,7 @@ class Publisher:
 
     def set_pref(self) -> None:
         area, name = self._rng.choice("abc"), self._rng.choice("xyz")
-        row = {"area": area, "name": name, "value": self._rng.choice((None, "on", "off")), "w": self._name()}
+        row: Row = {"area": area, "name": name, "value": self._rng.choice((None, "on", "off")), "w": self._name()}
         op = "update" if (area, name) in self._prefs else "insert"
         self.recorder.invoke(row["w"], "shop.prefs", op, [area, name], row, user_id=self._user)
         sql = (
@@ -261,7 +261,7 @@ class Publisher:
 
     def click(self) -> None:
         where = self._rng.choice(("home", "sale"))
-        row = {"id": next(self._fresh), "page": f"/{where}/{self._rng.randrange(4)}", "w": self._name()}
+        row: Row = {"id": next(self._fresh), "page": f"/{where}/{self._rng.randrange(4)}", "w": self._name()}
         self.recorder.invoke(row["w"], "shop.clicks", "insert", [row["id"]], row, user_id=self._user)
         self._told(row["w"], self._me.execute("INSERT INTO shop.clicks VALUES (?, ?, ?)", list(row.values())))
 
@@ -340,7 +340,7 @@ def publish_and_consume(db: tablecast.Database, statements: int, seed: int) -> l
     finally:
         published.set()
         reading.join()
-    return [worker.recorder for worker in (*publishers, *members)]
+    return [*(publisher.recorder for publisher in publishers), *(member.recorder for member in members)]
 
 
 def observe(db: tablecast.Database) -> Recorder:

@@ -21,6 +21,7 @@ import pytest
 import tablecast
 from tablecast.core import failpoint
 from tablecast.engine import writer
+from tablecast.engine.idempotency import Recall
 from tablecast.engine.verify import verify_engine
 from tablecast.errors import (
     CorruptData,
@@ -33,10 +34,10 @@ from tablecast.errors import (
 )
 from tablecast.model.position import EARLIEST
 from tablecast.sql.database import Database
-from tablecast.storage.base import StorageFailure, Store
+from tablecast.storage.base import Batch, Family, Snapshot, StorageFailure, Store
 from tablecast.storage.memory import MemoryStore
 from tablecast.storage.rocks import RocksStore
-from tablecast.testing.failpoints import raising
+from tablecast.testing.failpoints import Gate, raising
 from tablecast.testing.faulty import Call, Fault, FaultyStore
 
 SCHEMA = """
@@ -47,7 +48,7 @@ ALTER TOPIC app.item_events ADD SOURCE app.items ON ANY WITH (payload = 'full');
 """
 INSERT = "INSERT INTO app.items VALUES (?, ?)"
 GROUP = "readers"
-JOIN_SECONDS = 60.0  # no test waits that long: it is where a hang becomes a failure
+JOIN_SECONDS = 5.0  # no test waits that long: it is where a hang becomes a failure
 
 
 class Caller:
@@ -89,7 +90,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     """Opens a store; a second time, on disk, what was left there."""
     if request.param == "memory":
         return MemoryStore
-    return lambda: RocksStore.open(tmp_path / "db")
+    return lambda: RocksStore.open(str(tmp_path / "db"))
 
 
 @pytest.fixture
@@ -154,23 +155,23 @@ def test_every_kind_of_write_is_refused_after_a_failure(store: FaultyStore, db: 
         tx.execute(INSERT, (4, "after"))
 
 
+class Forgetful(FaultyStore):
+    """Fails one sync and would do the next: a store that does not refuse by itself, as ours do."""
+
+    fails_next = False
+
+    def sync(self) -> None:
+        fails, self.fails_next = self.fails_next, False
+        super().sync()
+        if fails:
+            raise StorageFailure("a sync failed once")
+
+
 def test_a_sync_that_would_work_the_second_time_is_not_tried_again(disk: Callable[[], Store]) -> None:
-    """Not the store, which refuses by itself, but the engine must know: this one forgets."""
-
-    class Forgetful(FaultyStore):
-        failed = False
-
-        def sync(self) -> None:
-            self.calls[Call.SYNC] += 1
-            if self.failed:
-                self.failed = False
-                raise StorageFailure("a sync failed once")
-            self.store.sync()
-
     store = Forgetful(disk())
     with Database(store) as db:
         db.execute(SCHEMA)
-        store.failed = True
+        store.fails_next = True
         with pytest.raises(WritesStopped, match="failed once"):
             db.execute(INSERT, (1, "unsafe"))
         synced = store.calls[Call.SYNC]
@@ -180,6 +181,64 @@ def test_a_sync_that_would_work_the_second_time_is_not_tried_again(disk: Callabl
         assert ids(db) == said(db) == []
         db.close()
         assert store.calls[Call.SYNC] == synced
+
+
+def test_what_was_being_decided_when_the_sync_failed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deciding thread looked for a failure before it began; it must look again before it writes."""
+    monkeypatch.setattr(writer, "WORTH_WAKING_ROWS", 1)
+    store, gate = Forgetful(MemoryStore()), Gate()
+    with Database(store) as db:
+        db.execute(SCHEMA)
+        store.fails_next = True
+        with store.hold_sync() as hold, failpoint.armed("during_drop", gate):
+            held = Caller(db.execute, INSERT, (1, "held"))
+            hold.wait_until_held()
+            dropping = Caller(db.execute, "DROP TOPIC app.item_events")
+            gate.wait_reached()
+            hold.release()
+            held.join()
+            gate.open()
+            dropping.join()
+        assert isinstance(held.error, WritesStopped)
+        assert isinstance(dropping.error, WritesStopped)
+        assert said(db) == []
+
+
+def test_a_store_or_a_clock_that_gives_up_stops_writes_and_hangs_nobody() -> None:
+    class Strange(FaultyStore):
+        gives_up = ""
+
+        def batch(self) -> Batch:
+            if self.gives_up == "batch":
+                raise StorageFailure("no batch")
+            return super().batch()
+
+        def snapshot(self, *families: Family) -> Snapshot:
+            if self.gives_up == "snapshot":
+                raise StorageFailure("no snapshot")
+            return super().snapshot(*families)
+
+    for gives_up in ("batch", "snapshot"):
+        store = Strange(MemoryStore())
+        with Database(store) as db:
+            db.execute(SCHEMA)
+            store.gives_up = gives_up
+            for n in range(2):
+                caller = Caller(db.execute, INSERT, (n, "lost"))
+                caller.join()
+                assert isinstance(caller.error, WritesStopped)
+            store.gives_up = ""
+            assert ids(db) == []
+
+
+def test_a_callback_that_raises_hurts_nobody_else(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: writer.Ticket) -> None:
+        raise RuntimeError("the event loop is closed")
+
+    db.engine.submit(Recall("no such key", b""), broken)
+    db.execute(INSERT, (1, "after"))
+    assert ids(db) == [0, 1]
+    assert "the callback of a Recall failed" in caplog.text
 
 
 @pytest.mark.parametrize("where", ["before_write", "after_write", "before_sync", "after_sync", "before_ack"])
@@ -259,7 +318,7 @@ def test_a_failed_sync_is_not_forgotten_in_the_weaker_modes(durability: str) -> 
 @pytest.mark.parametrize("fault", Fault)
 def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path, call: Call, fault: Fault) -> None:
     """Eight threads write until the disk fails; what came after the failure is there whole or not at all."""
-    store = FaultyStore(RocksStore.open(tmp_path / "db"))
+    store = FaultyStore(RocksStore.open(str(tmp_path / "db")))
     acknowledged: list[int] = []
     with Database(store) as db:
         db.execute(SCHEMA)
@@ -289,7 +348,7 @@ def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path, call: Ca
 def test_a_request_sent_again_after_a_failure_commits_once(tmp_path: Path) -> None:
     """The disk takes the write and says that it did not: the caller cannot know, and asks again."""
     sql = f"{INSERT}; UPDATE app.items SET name = name || '!' WHERE id = 0"
-    store = FaultyStore(RocksStore.open(tmp_path / "db"))
+    store = FaultyStore(RocksStore.open(str(tmp_path / "db")))
     with Database(store) as db:
         db.execute(SCHEMA)
         db.execute(INSERT, (0, "before"))

@@ -80,10 +80,13 @@ class TopicModel:
 
 @dataclass(frozen=True)
 class Remembered:
+    """What a request with an idempotency key was answered. It can be repeated while its table is the same one."""
+
     write: Write
     expires_ms: int
     seq: int | None
     count: int
+    repeatable: bool = True
 
 
 class DatabaseModel:
@@ -167,6 +170,8 @@ class DatabaseModel:
     def drop_table(self, table: TableModel) -> None:
         """CASCADE: its sources go with it."""
         table.rows.clear()
+        for key, known in self.remembered.items():
+            self.remembered[key] = replace(known, repeatable=known.repeatable and known.write.table != table.name)
         for topic in self.topics.values():
             self.drop_source(topic, table.name, frozenset(Op))
 

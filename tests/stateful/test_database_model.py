@@ -42,11 +42,13 @@ from tablecast.codec.keys import table_prefix
 from tablecast.core import failpoint
 from tablecast.engine import system
 from tablecast.errors import (
+    CheckViolation,
     DatabaseClosed,
     DuplicateSource,
     IdempotencyMismatch,
     InUse,
     InvalidTopic,
+    NotNullViolation,
     OffsetOutOfRange,
     TablecastError,
     TransactionConflict,
@@ -184,12 +186,13 @@ class DatabaseMachine(RuleBasedStateMachine):
                 assert result.row_count == count_rows(changes)
                 self.model.commit(changes, seq)
                 self.model.remembered[key] = Remembered(write, self.clock() + DAY_MS, result.seq, result.row_count)
-        elif again or self.request(write) == self.request(remembered.write):
+        elif remembered.repeatable and (again or self.request(write) == self.request(remembered.write)):
             write = remembered.write
             result = self.run(self.session(write.user), write, key)
             assert (result.row_count, result.seq) == (remembered.count, remembered.seq)
-        else:
-            with pytest.raises(IdempotencyMismatch):
+        elif self.request(write) != self.request(remembered.write):
+            # What is wrong in itself may be told before the key is looked at.
+            with pytest.raises((IdempotencyMismatch, NotNullViolation, CheckViolation)):
                 self.run(self.session(write.user), write, key)
 
     def request(self, write: Write) -> tuple[Any, ...]:

@@ -16,13 +16,15 @@ from tablecast.errors import TablecastError
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
+_UNLIMITED = 10_000  # columns, where no terminal sets a limit
+
+
 def output() -> Console:
-    """A console for results: as wide as they need when nobody's terminal limits it."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
 def messages() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _UNLIMITED)
 
 
 def visible(text: str) -> str:

@@ -10,21 +10,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tablecast.cli.app import Format
-from tablecast.cli.complete import Names
 from tablecast.cli.console import print_error, say
-from tablecast.cli.progress import spinner
-from tablecast.cli.prompt import Prompt, make_prompt
+from tablecast.cli.prompt import Prompt
 from tablecast.cli.render import render
+from tablecast.cli.running import Runner
 from tablecast.cli.script import read_statements
 from tablecast.errors import InvalidRequest, TablecastError
-from tablecast.sql.database import Database
-from tablecast.sql.session import Session
-
-if TYPE_CHECKING:
-    from tablecast.cli.sql import Request
 
 HELP = r"""\d [TABLE]      columns of a table, or all tables
 \dt             tables
@@ -46,12 +39,12 @@ _GROUPS = "SELECT * FROM system.topic_groups ORDER BY topic, group_id, partition
 
 
 class Shell:
-    def __init__(self, database: Database, session: Session, request: Request, prompt: Prompt | None = None) -> None:
-        self._session = session
-        self._name = request.path.rstrip("/").rpartition("/")[2]
-        self._format = request.format
+    def __init__(self, runner: Runner, name: str, form: Format, prompt: Prompt) -> None:
+        self._runner = runner
+        self._name = name
+        self._format = form
         self._timing = False
-        self._prompt = prompt or make_prompt(Names(lambda: database.engine.catalog, session.namespace))
+        self._prompt = prompt
         self._commands: dict[str, Callable[[str], None]] = {
             "d": self._describe,
             "dt": lambda rest: self._show(_TABLES),
@@ -71,14 +64,12 @@ class Shell:
                 print_error(error)
             except KeyboardInterrupt:
                 say("interrupted")
-        if self._session.in_transaction:
-            self._session.rollback()
-            say("rolled back: the transaction was not committed")
 
     def _read(self) -> str | None:
         """What was typed, or None to leave."""
         try:
-            text = self._prompt.read(f"{self._name}{'*' if self._session.in_transaction else ''}> ").strip()
+            marker = "*> " if self._runner.session.in_transaction else "> "
+            text = self._prompt.read(self._name + marker).strip()
         except KeyboardInterrupt:
             return ""
         except EOFError:
@@ -100,10 +91,9 @@ class Shell:
         return found
 
     def _show(self, sql: str) -> None:
-        with spinner("running …"):
-            began = time.perf_counter()
-            result = self._session.execute(sql)
-            took_ms = (time.perf_counter() - began) * 1000
+        began = time.perf_counter()
+        result = self._runner.execute(sql)
+        took_ms = (time.perf_counter() - began) * 1000
         render(result, self._format)
         if self._timing:
             say(f"{took_ms:,.3f} ms")

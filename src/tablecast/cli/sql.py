@@ -14,11 +14,15 @@ import msgspec
 import typer
 
 from tablecast.cli.app import Format
+from tablecast.cli.complete import Names
 from tablecast.cli.console import print_error, say
 from tablecast.cli.opening import opened
-from tablecast.cli.progress import by_bytes, spinner
+from tablecast.cli.progress import by_bytes
+from tablecast.cli.prompt import make_prompt
 from tablecast.cli.render import render
-from tablecast.cli.script import Statement, read_statements
+from tablecast.cli.running import Runner
+from tablecast.cli.script import read_statements
+from tablecast.cli.shell import Shell
 from tablecast.errors import TablecastError
 from tablecast.model.schema import SYSTEM_ACTOR
 from tablecast.sql.database import MEMORY, Database
@@ -48,17 +52,20 @@ def run(request: Request) -> None:
     with opened(request.path, create=request.create) as database:
         if is_new:
             say(f"made a new database at {request.path}")
-        session = _session(database, request)
-        if request.command is not None:
-            run_command(session, request.command, request.params, request.format)
-        elif request.file not in (None, STDIN):
-            _run_file(session, Path(str(request.file)), request.format)
-        elif request.file == STDIN or not sys.stdin.isatty():
-            run_script(session, sys.stdin, request.format, "stdin")
-        else:
-            from tablecast.cli.shell import Shell
+        with Runner(database, _session(database, request)) as runner:
+            _run(database, runner, request)
 
-            Shell(database, session, request).run()
+
+def _run(database: Database, runner: Runner, request: Request) -> None:
+    if request.command is not None:
+        run_command(runner, request.command, request.params, request.format)
+    elif request.file not in (None, STDIN):
+        run_file(runner, Path(str(request.file)), request.format)
+    elif request.file == STDIN or not sys.stdin.isatty():
+        run_script(runner, sys.stdin, request.format, "stdin")
+    else:
+        names = Names(lambda: database.engine.catalog, request.namespace)
+        Shell(runner, Path(request.path).name, request.format, make_prompt(names)).run()
 
 
 def _session(database: Database, request: Request) -> Session:
@@ -71,15 +78,14 @@ def _session(database: Database, request: Request) -> Session:
 # --- one command ------------------------------------------------------------------------------------------------
 
 
-def run_command(session: Session, text: str, params: Sequence[str], form: Format) -> None:
+def run_command(runner: Runner, text: str, params: Sequence[str], form: Format) -> None:
     """Parsed as a whole, so that a slip in the last statement does not leave the first ones done."""
     values = [parameter(value) for value in params]
     counts = [statement.parameters for statement in parse(text)]
     check_count(values, sum(counts))
     for statement, count in zip(read_statements([text]), counts, strict=True):
-        _execute(session, statement.text, values[:count], form)
+        render(runner.execute(statement.text, values[:count]), form)
         del values[:count]
-    _leave(session)
 
 
 def parameter(text: str) -> Any:
@@ -90,25 +96,13 @@ def parameter(text: str) -> Any:
         return text
 
 
-def _execute(session: Session, text: str, params: Sequence[Any], form: Format) -> None:
-    with spinner("running …"):
-        result = session.execute(text, params)
-    render(result, form)
-
-
-def _leave(session: Session) -> None:
-    if session.in_transaction:
-        session.rollback()
-        say("rolled back: the transaction was not committed")
-
-
 # --- a script ---------------------------------------------------------------------------------------------------
 
 
-def _run_file(session: Session, path: Path, form: Format) -> None:
+def run_file(runner: Runner, path: Path, form: Format) -> None:
     # No bar when results go to the same terminal: then they show how far it is.
     with nullcontext(_ignore) if sys.stdout.isatty() else by_bytes("running") as progress:
-        run_script(session, _lines_of(path, progress), form, str(path))
+        run_script(runner, _lines_of(path, progress), form, str(path))
 
 
 def _lines_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[str]:
@@ -128,17 +122,11 @@ def _ignore(done: int, total: int) -> None:
     pass
 
 
-def run_script(session: Session, lines: Iterable[str], form: Format, name: str) -> None:
+def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str) -> None:
     """Statement by statement, up to the first error."""
     for statement in read_statements(lines):
         try:
-            render(session.execute(statement.text), form)
+            render(runner.execute(statement.text), form)
         except TablecastError as error:
-            print_error(error, where=_place(name, statement))
-            _leave(session)
+            print_error(error, where=f"{name}, statement at line {statement.line}: ")
             raise typer.Exit(1) from None
-    _leave(session)
-
-
-def _place(name: str, statement: Statement) -> str:
-    return f"{name}, statement at line {statement.line}: "

@@ -14,7 +14,7 @@ PREFIXES_KEPT = 100_000  # tables, and users of per-user tables; beyond, bounds 
 
 
 class KeyBounds:
-    """Owned by the writer."""
+    """Owned by the writer. Every inserted key must raise its bound, in the commit that inserts it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,18 +22,21 @@ class KeyBounds:
 
     def are_beyond(self, prefix: bytes, lowest: bytes) -> bool:
         """Whether `lowest`, and so every key above it, is greater than every key that begins with `prefix`."""
-        last = self._last.get(prefix)
-        if last is None:
-            last = self._read(prefix)
-        return lowest > last
+        return lowest > self._bound(prefix)
 
     def raise_to(self, prefix: bytes, highest: bytes) -> None:
-        if highest > self._last.get(prefix, b""):
+        # A bound not known yet is read first: taken from this insert alone it would be too low.
+        if highest > self._bound(prefix):
             self._last[prefix] = highest
 
-    def _read(self, prefix: bytes) -> bytes:
+    def forget_if_many(self) -> None:
+        """Between commits only: within one, the store does not have the keys that raised a bound."""
         if len(self._last) >= PREFIXES_KEPT:
             self._last.clear()
-        found = next(iter(self._store.scan(Family.ROWS, prefix, keys.after(prefix), reverse=True)), None)
-        last = self._last[prefix] = prefix if found is None else found[0]
+
+    def _bound(self, prefix: bytes) -> bytes:
+        last = self._last.get(prefix)
+        if last is None:
+            found = next(iter(self._store.scan(Family.ROWS, prefix, keys.after(prefix), reverse=True)), None)
+            last = self._last[prefix] = prefix if found is None else found[0]
         return last

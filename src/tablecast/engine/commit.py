@@ -350,9 +350,7 @@ class PendingCommit:
         overlay.update(zip(run.keys, values, strict=True))
         table = self.catalog.tables[run.table_id]
         if run.op is Op.INSERT:
-            prefix, highest = table.codec.prefix(run.user_id), max(run.keys)
-            if self._bounds.are_beyond(prefix, highest):  # asked first: raising a bound not read yet would lower it
-                self._bounds.raise_to(prefix, highest)
+            self._bounds.raise_to(table.codec.prefix(run.user_id), max(run.keys))
         self._dirty = True
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms

@@ -61,10 +61,14 @@ class Given:
 
 
 def check_group_name(group: str) -> None:
-    size = len(group.encode())
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError:
+        size = 0  # a lone surrogate is not text
     if not 1 <= size <= MAX_GROUP_BYTES or group.startswith("$"):
         raise InvalidRequest(
-            f"group {group!r}: a group's name has 1 to {MAX_GROUP_BYTES} bytes and does not begin with $", group=group
+            f"group {group!r}: a group's name is text of 1 to {MAX_GROUP_BYTES} bytes and does not begin with $",
+            group=ascii(group),
         )
 
 

@@ -30,16 +30,19 @@ class Remembered(msgspec.Struct, frozen=True):
     count: int
     table_id: int | None = None
     bodies: list[bytes] = []
+    answer: bytes = b""
 
 
 @dataclass(slots=True)
 class Once:
-    """Another command, done at most once per key. `table_id` decodes the rows of a RETURNING."""
+    """Another command, done at most once per key. `table_id` decodes the rows of a RETURNING; `answer` is the caller's
+    own account of what the command does, given back with each repeat."""
 
     key: str
     fingerprint: bytes
     command: Command
     table_id: int | None = None
+    answer: bytes = b""
 
     @property
     def weight(self) -> int:
@@ -56,7 +59,8 @@ class Once:
         bodies: list[bytes] = []
         if answer.rows and self.table_id is not None:
             bodies = [view.catalog.tables[self.table_id].codec.encode(row) for row in answer.rows]
-        remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies)
+        answer.answer = self.answer
+        remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies, self.answer)
         decision.records += [
             (Family.KEYS, stored_key, encode_remembered(remembered)),
             (Family.EXPIRY, keys.expiry_key(expires, Family.KEYS, stored_key), b""),
@@ -94,7 +98,7 @@ def recall(view: View, key: str, fingerprint: bytes) -> Written | None:
     table = view.catalog.tables.get(remembered.table_id) if remembered.table_id is not None else None
     header = row_header(0, 0)
     rows = [table.codec.decode(header + body) for body in remembered.bodies] if table else []
-    return Written(remembered.seq, remembered.count, rows)
+    return Written(remembered.seq, remembered.count, rows, remembered.answer)
 
 
 def idempotency_key(key: str) -> bytes:

@@ -12,7 +12,7 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import LogStart
 from tablecast.codec.rows import row_stamp
 from tablecast.core import failpoint
-from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.commit import Decision, Record, View, decode_seen
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.log import head_at, offset_at_time, offset_within_bytes
 from tablecast.model.topic import Topic
@@ -98,5 +98,5 @@ class RemoveExpired:
         if key[:1] == b"i":
             return decode_remembered(value).expires_ms <= view.ts_ms
         topic = view.catalog.topics.get(int.from_bytes(key[1:5], "big"))
-        seen_ms = int.from_bytes(value[1:9], "big")
+        seen_ms = decode_seen(value)
         return topic is None or seen_ms + topic.dedup_window_seconds * 1000 <= view.ts_ms

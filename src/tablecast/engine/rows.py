@@ -27,11 +27,13 @@ Matches = Callable[[Row], Any]
 
 @dataclass(slots=True)
 class Written:
-    """The answer to a write: how many rows, and which if RETURNING asked."""
+    """The answer to a write: how many rows, and which if RETURNING asked. `answer` is what a request with an
+    idempotency key had remembered with it."""
 
     seq: int
     count: int
     rows: list[Row] = field(default_factory=list)
+    answer: bytes = b""
 
 
 def current_table(view: RowView, table_id: int, version: int) -> Table:

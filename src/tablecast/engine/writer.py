@@ -196,10 +196,11 @@ class Writer:
         return DatabaseClosed("the database is closed")
 
     def _ring(self) -> None:
-        try:
-            self._bell.release()
-        except RuntimeError:
-            pass  # already rung
+        if self._bell.locked():
+            try:
+                self._bell.release()
+            except RuntimeError:
+                pass  # another thread has just rung it
 
     # --- the deciding thread ---
 
@@ -237,6 +238,7 @@ class Writer:
                 return
 
     def _open(self) -> PendingCommit:
+        self._bounds.forget_if_many()
         self._seq += 1
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
         return PendingCommit(self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms)

@@ -86,6 +86,10 @@ class Database(Session):
         """Reads everything and compares what must agree: see `engine.verify`."""
         return verify_engine(self._engine, progress)
 
+    def interrupt(self) -> None:
+        """Stops the SELECTs that run now, in whatever thread: each raises Timeout."""
+        self._queries.interrupt()
+
     def close(self) -> None:
         """Finishes queued writes and closes. Idempotent."""
         self._engine.close()

@@ -87,6 +87,10 @@ class QueryEngine:
             cursor.close()
         return plain(rows)
 
+    def interrupt(self) -> None:
+        """Stops the queries that run now; each raises an error. Unlike Ctrl-C it works from any thread."""
+        self._watchdog.interrupt()
+
     def close(self) -> None:
         with self._lock:
             session, self._session = self._session, None
@@ -157,8 +161,10 @@ class QueryEngine:
             raise KeyboardInterrupt from None
 
     def _interrupted(self, watch: _Watch | None) -> TablecastError:
-        if watch is None or not watch.expired:
+        if self._session is None:
             return DatabaseClosed("the query was stopped: the query engine is closing")
+        if watch is None or not watch.expired:
+            return Timeout("the query was stopped before its end")
         limit = self._watchdog.timeout_s
         return Timeout(f"the query ran longer than the limit of {limit:g} s", limit_s=limit)
 
@@ -211,6 +217,11 @@ class _Watchdog:
         finally:
             with self._wake:
                 del self._running[id(watch)]
+
+    def interrupt(self) -> None:
+        with self._wake:
+            for watch in self._running.values():
+                watch.cursor.interrupt()
 
     def stop(self) -> None:
         with self._wake:

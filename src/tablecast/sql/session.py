@@ -16,7 +16,7 @@ from tablecast.engine.commit import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import LetGo, Settle
 from tablecast.engine.idempotency import Once, Recall, may_be_known
-from tablecast.engine.rows import Written
+from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, TransactionState
 from tablecast.model.position import Start
@@ -30,6 +30,7 @@ from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
+from tablecast.sql.remembered import decode_results, encode_results
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require
 
@@ -219,13 +220,14 @@ class Session:
         if may_be_known(self._engine.store, key):  # else its statements would meet what they did themselves
             repeated: Written | None = self._engine.execute(Recall(key, fingerprint))
             if repeated is not None:
-                return [Result.of_write(repeated.count, "COMMIT", repeated.seq) for _ in parsed]
+                return decode_results(repeated.answer, repeated.seq)
         results = own._execute_planned(sql, params)
-        command = own._end("COMMIT").commit_command()
-        if command is None:
+        if all(isinstance(statement, s.Select) for statement in parsed):
             return results
-        written: Written = self._engine.execute(Once(key, fingerprint, command))
-        return [result.with_seq(written.seq) for result in results]
+        # Also what changed nothing is remembered: its repeat must not change what came later.
+        command = own._end("COMMIT").commit_command() or CommitTransaction([], {})
+        written: Written = self._engine.execute(Once(key, fingerprint, command, answer=encode_results(results)))
+        return decode_results(written.answer, written.seq)
 
     # --- rows ---
 

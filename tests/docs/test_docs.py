@@ -1,0 +1,279 @@
+"""The documentation, run: what it shows is what happens.
+
+- Python blocks of a page run in order and share names; `sql` blocks run on the page's `db` (one in memory if the page
+  opens none).
+- A statement of an `sql` block whose last line ends in `-- error: code` must be refused with that code.
+- A `text` block under `<!-- output -->` is what the block before it prints, or the rows of its last statement; `…`
+  stands for any text within a line.
+- `<!-- not run: reason -->` before a block leaves it out; only what needs a terminal or kills processes may be.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from pages import PAGES, ROOT, RUN, Block, anchors, blocks, links, name_of, table_rows
+
+import tablecast
+from tablecast.cli.app import app
+from tablecast.errors import TablecastError
+from tablecast.sql.parse import parse
+from tablecast.sql.result import Result
+
+NOT_RUN = re.compile(r"not run: .*(terminal|kill)")
+EXPECTED_ERROR = re.compile(r"--\s*error: (\w+)\s*$")
+OTHER_COMMANDS = {"pip"}
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------
+
+
+class Page:
+    """A page while it runs: its names, its database, and what was said last."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "docs"}
+        self.said = ""
+
+    def run(self, block: Block) -> None:
+        if block.language == "python":
+            self._run_python(block)
+        elif block.language == "sql":
+            self._run_sql(block)
+        elif block.mark == "output":
+            assert_said(self.said, block)
+
+    def _run_python(self, block: Block) -> None:
+        printed = io.StringIO()
+        code = compile("\n" * block.line + block.text, "<block>", "exec", dont_inherit=True)
+        with contextlib.redirect_stdout(printed):
+            exec(code, self.names)
+        self.said = printed.getvalue()
+
+    def _run_sql(self, block: Block) -> None:
+        db = self.names.setdefault("db", None) or self._open()
+        for statement, code in statements(block.text):
+            if code is None:
+                self.said = shown(db.execute(statement))
+                continue
+            with pytest.raises(TablecastError) as caught:
+                db.execute(statement)
+            assert caught.value.code == code, f"{statement}\n-> {caught.value.code}: {caught.value}"
+
+    def _open(self) -> tablecast.Database:
+        self.names["db"] = tablecast.open(":memory:")
+        return self.names["db"]
+
+    def close(self) -> None:
+        db = self.names.get("db")
+        if isinstance(db, tablecast.Database):
+            db.close()
+
+
+def statements(text: str) -> list[tuple[str, str | None]]:
+    """(statement, the code it is to be refused with). A statement ends with a line that ends in a semicolon."""
+    found, lines = [], []
+    for line in text.splitlines():
+        lines.append(line)
+        if line.split("--")[0].rstrip().endswith(";"):
+            error = EXPECTED_ERROR.search(line)
+            found.append(("\n".join(lines), error[1] if error else None))
+            lines = []
+    assert not "".join(lines).strip(), f"a statement without its semicolon: {lines}"
+    return found
+
+
+def shown(result: Result) -> str:
+    rows = [result.columns, *result.rows]
+    return "".join(" | ".join(str(value) for value in row) + "\n" for row in rows)
+
+
+def assert_said(said: str, block: Block) -> None:
+    pattern = ".*".join(re.escape(part) for part in block.text.split("…"))
+    literal = re.escape(block.text)
+    assert re.fullmatch(literal, said) or re.fullmatch(pattern, said), f"line {block.line}: it said\n{said}"
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_blocks_run_and_say_what_is_shown(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = Page()
+    try:
+        for block in blocks(page):
+            if not block.mark.startswith("not run"):
+                running.run(block)
+    finally:
+        running.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_are_left_out_only_for_a_reason(page: Path) -> None:
+    left_out = [block.mark for block in blocks(page) if block.mark.startswith("not run")]
+    assert all(NOT_RUN.match(mark) for mark in left_out), left_out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_sql_parses(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "sql":
+            for statement, code in statements(block.text):
+                if code is None:
+                    assert parse(statement)
+
+
+# --- links ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in links(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_listed_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    assert [name_of(page) for page in (ROOT / "docs").glob("*.md") if page != index and page not in listed] == []
+
+
+def test_test_files_that_pages_name_exist() -> None:
+    named = {path for page in PAGES for path in re.findall(r"`(tests/[\w/.]+)`", page.read_text())}
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+# --- errors and limits ------------------------------------------------------------------------------------------
+
+
+def modules() -> list[str]:
+    return [found.name for found in pkgutil.walk_packages(tablecast.__path__, "tablecast.")]
+
+
+def error_classes() -> dict[str, type[TablecastError]]:
+    """Every error of the package, by code."""
+    for name in modules():
+        importlib.import_module(name)
+    found, waiting = {}, [TablecastError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__module__.startswith("tablecast."):
+            found[kind.code] = kind
+        waiting += kind.__subclasses__()
+    return found
+
+
+def documented_errors() -> dict[str, tuple[str, int, bool]]:
+    """code -> class, status, whether a retry may help."""
+    found = {}
+    for cells in table_rows(ROOT / "docs" / "errors.md"):
+        if len(cells) == 6 and cells[0].startswith("`"):
+            code, name, status, retry = cells[:4]
+            assert code.strip("`") not in found, f"{code} is documented twice"
+            found[code.strip("`")] = name.strip("`"), int(status), retry == "yes"
+    return found
+
+
+def test_every_error_is_documented_as_it_is() -> None:
+    expected = {code: (kind.__name__, kind.status, kind.retryable) for code, kind in error_classes().items()}
+    assert documented_errors() == expected
+
+
+def test_error_codes_that_pages_promise_exist() -> None:
+    known = error_classes()
+    for page in RUN:
+        for block in blocks(page):
+            if block.language == "sql":
+                assert {code for _, code in statements(block.text) if code} <= known.keys()
+
+
+def value_of(name: str) -> Any:
+    """`module.CONSTANT`, or `function(parameter)` for a parameter's default."""
+    call = re.fullmatch(r"([\w.]+)\((\w+)\)", name)
+    path = call[1] if call else name
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError:
+        module, _, owner = module.rpartition(".")
+        found = getattr(getattr(importlib.import_module(module), owner), attribute)
+    return inspect.signature(found).parameters[call[2]].default if call else found
+
+
+def documented_limits() -> dict[str, float]:
+    found = {}
+    for cells in table_rows(ROOT / "docs" / "limits.md"):
+        name = re.fullmatch(r"`(tablecast\.[\w.]+(?:\(\w+\))?)`", cells[-1])
+        if name:
+            found[name[1]] = float(cells[1].replace(",", ""))
+    return found
+
+
+LIMITS = documented_limits()
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_what_the_code_says(name: str) -> None:
+    assert value_of(name) == LIMITS[name]
+
+
+def maxima() -> set[str]:
+    """Every constant of the package that is called MAX_…, where it is defined."""
+    found = set()
+    for file in (ROOT / "src" / "tablecast").rglob("*.py"):
+        parts = file.relative_to(ROOT / "src").with_suffix("").parts
+        if parts[1] in ("cli", "testing"):
+            continue
+        for node in ast.parse(file.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            found |= {".".join((*parts, name)) for name in names if name.startswith("MAX_")}
+    return found
+
+
+def test_every_maximum_is_documented() -> None:
+    assert maxima() - LIMITS.keys() == set()
+
+
+# --- commands ---------------------------------------------------------------------------------------------------
+
+
+def shell_lines(page: Path) -> list[str]:
+    found = [block.text for block in blocks(page) if block.language == "sh"]
+    return [line for text in found for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_commands_of_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}
+    lines = shell_lines(ROOT / "README.md")
+    assert {"make demo", "make test"} <= set(lines)
+    for line in lines:
+        program, first, *_ = [*line.split(), "", ""]
+        known = {"make": targets, "tablecast": commands}.get(program)
+        assert program in OTHER_COMMANDS or (known is not None and first in known), line
+
+
+def test_options_of_the_readme_exist() -> None:
+    group = typer.main.get_command(app)
+    for line in shell_lines(ROOT / "README.md"):
+        program, command, *rest = [*line.split(), "", ""]
+        if program == "tablecast":
+            options = {name for p in group.commands[command].params for name in (*p.opts, *p.secondary_opts)}
+            assert {word for word in rest if re.match(r"--?[a-z]", word)} <= options, line
