@@ -1,6 +1,6 @@
 """The process that gets killed: writers, consumers and a housekeeper on one database, until the end.
 
-    python child.py DATABASE HISTORY TURN SEED
+    python child.py DATABASE HISTORY TURN SEED DURABILITY
 
 Whatever it asks and is answered goes into one history file per thread. Where it dies is told by the
 environment (see `tablecast.testing.failpoints`) or decided by whoever sends the signal. It never ends by
@@ -298,7 +298,7 @@ def workers(db: tablecast.Database, history: Path, turn: int, seed: int) -> Iter
 def main() -> None:
     path, history, turn, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     arm_from_environment()
-    db = tablecast.open(path, clock=clock_of(turn))
+    db = tablecast.open(path, durability=sys.argv[5], clock=clock_of(turn))
     threads = [threading.Thread(target=guarded(run), daemon=True) for run in workers(db, history, turn, seed)]
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()

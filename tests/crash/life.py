@@ -52,10 +52,11 @@ class Violation(AssertionError):
 
 
 class Life:
-    def __init__(self, home: Path, seed: int, child: Path = CHILD) -> None:
+    def __init__(self, home: Path, seed: int, *, durability: str = "fsync", child: Path = CHILD) -> None:
         self.home = home
         self._seed = seed
         self._rng = random.Random(f"life {seed}")
+        self._durability = durability
         self._child = child
         self._turn = 0
         self._history = home / "history"
@@ -89,7 +90,7 @@ class Life:
         self.kills += 1
         command = [sys.executable, str(self._child), str(self.database), str(self._history)]
         process = subprocess.Popen(
-            [*command, str(self._turn), str(self._seed)],
+            [*command, str(self._turn), str(self._seed), self._durability],
             env=os.environ | {VARIABLE: spec or ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

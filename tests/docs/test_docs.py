@@ -17,6 +17,7 @@ import inspect
 import io
 import pkgutil
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -216,12 +217,12 @@ def value_of(name: str) -> Any:
     return inspect.signature(found).parameters[call[2]].default if call else found
 
 
-def documented_limits() -> dict[str, float]:
+def documented_limits() -> dict[str, Decimal]:
     found = {}
     for cells in table_rows(ROOT / "docs" / "limits.md"):
         name = re.fullmatch(r"`(tablecast\.[\w.]+(?:\(\w+\))?)`", cells[-1])
         if name:
-            found[name[1]] = float(cells[1].replace(",", ""))
+            found[name[1]] = Decimal(cells[1].replace(",", ""))
     return found
 
 
@@ -277,3 +278,25 @@ def test_options_of_the_readme_exist() -> None:
         if program == "tablecast":
             options = {name for p in group.commands[command].params for name in (*p.opts, *p.secondary_opts)}
             assert {word for word in rest if re.match(r"--?[a-z]", word)} <= options, line
+
+
+# --- the architecture -------------------------------------------------------------------------------------------
+
+
+def test_the_architecture_names_every_source_file() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    files = [file for file in (ROOT / "src" / "tablecast").rglob("*.py") if file.name != "__init__.py"]
+    assert [str(file.relative_to(ROOT)) for file in files if f"`{file.name}`" not in text] == []
+
+
+def test_the_architecture_names_what_exists() -> None:
+    """Files, and functions written as `Class.method`."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    files = {file.name for file in (ROOT / "src" / "tablecast").rglob("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", text)) - files == set()
+    source = "\n".join(file.read_text() for file in (ROOT / "src" / "tablecast").rglob("*.py"))
+    methods = re.findall(r"`([A-Z]\w+)\.(\w+)(?:\([^`]*\))?`", text)
+    assert len(methods) > 5
+    missing = [f"{c}.{m}" for c, m in methods if not re.search(rf"class {c}\b", source)]
+    missing += [f"{c}.{m}" for c, m in methods if not re.search(rf"def {m}\(|self\.{m}\b", source)]
+    assert missing == []

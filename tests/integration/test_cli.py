@@ -435,6 +435,17 @@ class Terminal:
         before, _, self._seen = self._seen.partition(wanted)
         return before
 
+    def press_until(self, key: str, wanted: str) -> None:
+        """As a person does: a signal that comes just before input() reads is noticed with the next one."""
+        for _ in range(10):
+            self.type(key)
+            until = time.monotonic() + self.PATIENCE_SECONDS / 10
+            while wanted not in self._seen and time.monotonic() < until:
+                self._read(until)
+            if wanted in self._seen:
+                break
+        self.expect(wanted)
+
     def end(self) -> tuple[int, str]:
         """Waits for its end: exit code, and what it said last."""
         until = time.monotonic() + self.PATIENCE_SECONDS
@@ -551,8 +562,7 @@ def test_the_shell_without_prompt_toolkit(path: Path, terminals: list[Terminal])
     shell.expect("shop> ")
     shell.type("SELECT drop this")
     shell.expect("drop this")
-    shell.type("\x03")
-    shell.expect("shop> ")
+    shell.press_until("\x03", "shop> ")
     shell.type("BEGIN;\n")
     shell.expect("shop*> ")
     shell.type("\x04")
@@ -561,6 +571,7 @@ def test_the_shell_without_prompt_toolkit(path: Path, terminals: list[Terminal])
     assert last.split("\n")[-2] == "rolled back: the transaction was not committed"
 
 
+NOISE = "nanobind|leaked|Traceback|Error"
 SLOW = "SELECT count(*) AS n FROM slow a, slow b, slow c WHERE a.id + b.id + c.id = 7"
 
 
@@ -587,7 +598,8 @@ def test_ctrl_c_stops_a_query_and_the_shell_goes_on(slow: Path, tmp_path: Path, 
     shell.expect("slow>")
     shell.type("\x04")
     code, last = shell.end()
-    assert (code, last.strip(" \n")) == (0, "")
+    assert code == 0
+    assert not re.search(NOISE, last)
 
 
 @pytest.mark.parametrize("what", ["query", "tail", "watch"])
@@ -606,7 +618,22 @@ def test_ctrl_c_ends_a_command_without_a_word(what: str, slow: Path, path: Path,
     command.type("\x03")
     code, last = command.end()
     assert code == 130
-    assert not re.search("nanobind|Traceback|Error|leaked", last)
+    assert not re.search(NOISE, last)
+
+
+def test_ctrl_c_in_a_program_that_embeds_the_database(slow: Path) -> None:
+    """DuckDB makes a RuntimeError of it; nobody expects that."""
+    script = f"""
+import os, signal, threading, tablecast
+with tablecast.open({str(slow)!r}, query_timeout_seconds=2) as database:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        database.query({SLOW!r})
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
 
 
 def test_completion_offers_what_fits(path: Path) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tablecast.errors import CheckViolation, DuplicateKey, NotNullViolation, TypeMismatch
+from tablecast.errors import CheckViolation, DuplicateKey, NotNullViolation
 from tablecast.model.change import Op
 
 Row = dict[str, Any]
 Place = tuple[str | None, tuple[Any, ...]]  # the user who owns the row, and its primary key
 
-MAX_SMALLINT = 2**15 - 1
 MAX_AMOUNT = 1_000  # CHECK (amount < 1000)
 
 
@@ -75,8 +74,6 @@ class TableModel:
             value = row[column.name]
             if value is None and (column.not_null or column.name in self.key):
                 raise NotNullViolation(column.name)
-            if column.type == "SMALLINT" and value is not None and not -MAX_SMALLINT - 1 <= value <= MAX_SMALLINT:
-                raise TypeMismatch(column.name)
         return row
 
     def require_check(self, row: Row) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 from database_model import SourceModel, TopicModel
 from hypothesis import strategies as st
+from model_groups import GroupModel
 from model_statements import ColumnModel, Delete, Insert, Set, TableModel, Update, Where, Write
 
+from tablecast.errors import ExpressionError
 from tablecast.model.change import Op
 
 USERS = ("ann", "bob")
@@ -15,6 +17,7 @@ GROUPS = ("billing", "mail")
 CONSUMERS = ("one", "two", None)
 ADDED_COLUMNS = (ColumnModel("level", "INT", 7), ColumnModel("hint", "TEXT"))
 TTL_MS = 60_000
+MAX_SMALLINT = 2**15 - 1
 
 
 def new_tables() -> list[TableModel]:
@@ -53,11 +56,20 @@ def new_topics() -> list[TopicModel]:
     ]
 
 
+INITIAL_SOURCES = [
+    ("app.plain", "app.orders", "full"),
+    ("app.work", "app.orders", "diff"),
+    ("app.dedup", "app.orders", "key"),
+    ("app.dedup", "app.prefs", "full"),
+    ("app.brief", "app.clicks", "full"),
+    ("app.brief", "app.prefs", "diff"),
+]
+
 VALUES: dict[str, dict[str, list[Any]]] = {
     "app.orders": {
         "id": [-1, 0, 1, 2, 3, 4],
-        "customer": ["ann", "bob", "zoë", "ann", "bob", None],
-        "amount": [None, 0, 1, 60, 100, 999, 1000],
+        "customer": [*["ann", "bob", "zoë"] * 6, None],
+        "amount": [*[None, 0, 1, 60, 100, 999] * 3, 1000],
         "note": [None, "x", "none"],
     },
     "app.prefs": {"name": ["a", "b"], "slot": [0, 1, 2], "value": [None, "apple", "berry"]},
@@ -88,6 +100,8 @@ CONDITIONS: dict[str, list[Where]] = {
 
 def _plus(column: str, number: int) -> Set:
     def value(row: dict[str, Any]) -> Any:
+        if row[column] is not None and row[column] + number > MAX_SMALLINT:
+            raise ExpressionError(column)
         return None if row[column] is None else row[column] + number
 
     return Set(column, f"{column} + {number}", value)
@@ -115,6 +129,16 @@ ASSIGNMENTS: dict[str, list[Set]] = {
 }
 
 
+SEED = [
+    Write(
+        "app.orders", "ann", Insert(("id", "customer", "amount"), ((1, "ann", 60), (2, "bob", None), (4, "zoë", 999)))
+    ),
+    Write("app.prefs", "ann", Insert(("name", "slot", "value"), (("a", 0, "apple"), ("a", 1, "berry")))),
+    Write("app.prefs", "bob", Insert(("name", "slot", "value"), (("a", 0, "apple"), ("b", 1, None)))),
+    Write("app.clicks", "ann", Insert(("id", "page"), ((0, "home"), (1, "cart")))),
+]
+
+
 def by_key(table: TableModel, values: tuple[Any, ...]) -> Where:
     text = " AND ".join(f"{name} = ?" for name in table.key)
     return Where(text, lambda row: tuple(row[name] for name in table.key) == values, values)
@@ -139,7 +163,7 @@ def inserts(draw: st.DrawFn, table: TableModel) -> Insert:
     chosen = draw(st.lists(st.sampled_from(others), min_size=1, unique=True))
     columns = (*table.key, *dict.fromkeys(required + chosen))
     rows = st.tuples(*(st.sampled_from(_candidates(table, name)) for name in columns))
-    conflict = draw(st.sampled_from([None, None, "nothing", "update"]))
+    conflict = draw(st.sampled_from([None, "nothing", "update", "update"]))
     bulk = conflict != "nothing" and draw(st.booleans())
     return Insert(columns, tuple(draw(st.lists(rows, min_size=1, max_size=4))), conflict, bulk)
 
@@ -157,6 +181,12 @@ def writes(draw: st.DrawFn, tables: list[TableModel]) -> Write:
     table = draw(st.sampled_from(tables))
     made = st.one_of(inserts(table), inserts(table), updates(table), conditions(table).map(Delete))
     return Write(table.name, draw(st.sampled_from(USERS)), draw(made))
+
+
+def claimed_or_any(state: GroupModel, log_end: int) -> st.SearchStrategy[int]:
+    """An offset to settle: mostly one that somebody holds."""
+    anything, held = st.integers(0, log_end), state.where("claimed")
+    return st.one_of(*[st.sampled_from(held)] * 3, anything) if held else anything
 
 
 @st.composite

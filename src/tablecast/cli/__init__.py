@@ -10,4 +10,4 @@ from __future__ import annotations
 def main() -> None:
     from tablecast.cli.app import app
 
-    app()
+    app(prog_name="tablecast")

@@ -8,8 +8,10 @@ a password is not kept.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +37,10 @@ def make_prompt(names: Names) -> Prompt:
 
 
 class PlainPrompt:
+    def __init__(self) -> None:
+        with suppress(ImportError):
+            importlib.import_module("readline")  # gives input() keys to edit with
+
     def read(self, marker: str) -> str:
         lines: list[str] = []
         try:

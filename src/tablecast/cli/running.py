@@ -6,8 +6,10 @@ thread of their own, and the main thread only waits for them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from tablecast.sql.database import Database
 from tablecast.sql.result import Result
 from tablecast.sql.session import Session
 
+LOOK_SECONDS = 1.0  # a signal that comes just before the thread falls asleep is noticed when it wakes
 REPEAT_SECONDS = 0.05  # a stop that comes before the query has reached DuckDB is lost
 
 
@@ -24,6 +27,7 @@ class Runner:
     def __init__(self, database: Database, session: Session) -> None:
         self._database = database
         self.session = session
+        self.took_ms = 0.0  # the last statement
         self._thread = ThreadPoolExecutor(1, "tablecast-statements")
 
     def __enter__(self) -> Self:
@@ -38,15 +42,23 @@ class Runner:
             self.session.rollback()
             say("rolled back: the transaction was not committed")
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> Result:
+    def execute(self, sql: str, params: Sequence[Any] = (), *, quiet: bool = False) -> Result:
         """As the session does. Ctrl-C stops a query; a write is not stopped halfway, but ends first."""
-        with spinner("running …"):
-            running = self._thread.submit(self.session.execute, sql, params)
+        with nullcontext() if quiet else spinner("running …"):
+            running = self._thread.submit(self._run, sql, params)
             try:
-                return running.result()
+                while wait([running], LOOK_SECONDS).not_done:
+                    continue
             except KeyboardInterrupt:
                 self._stop(running)
                 raise
+            return running.result()
+
+    def _run(self, sql: str, params: Sequence[Any]) -> Result:
+        began = time.perf_counter()
+        result = self.session.execute(sql, params)
+        self.took_ms = (time.perf_counter() - began) * 1000
+        return result
 
     def _stop(self, running: Future[Result]) -> None:
         while wait([running], REPEAT_SECONDS).not_done:

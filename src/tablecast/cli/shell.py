@@ -8,7 +8,6 @@ drops what was typed, or stops the query that runs; Ctrl-D leaves, and rolls bac
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 
 from tablecast.cli.app import Format
@@ -91,12 +90,9 @@ class Shell:
         return found
 
     def _show(self, sql: str) -> None:
-        began = time.perf_counter()
-        result = self._runner.execute(sql)
-        took_ms = (time.perf_counter() - began) * 1000
-        render(result, self._format)
+        render(self._runner.execute(sql), self._format)
         if self._timing:
-            say(f"{took_ms:,.3f} ms")
+            say(f"{self._runner.took_ms:,.3f} ms")
 
     def _describe(self, table: str) -> None:
         self._show(f"DESCRIBE {table}" if table else _TABLES)

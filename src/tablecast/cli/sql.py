@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -100,9 +99,11 @@ def parameter(text: str) -> Any:
 
 
 def run_file(runner: Runner, path: Path, form: Format) -> None:
-    # No bar when results go to the same terminal: then they show how far it is.
-    with nullcontext(_ignore) if sys.stdout.isatty() else by_bytes("running") as progress:
-        run_script(runner, _lines_of(path, progress), form, str(path))
+    if sys.stdout.isatty():  # results on the same terminal show how far it is, and would break a bar
+        run_script(runner, _lines_of(path, _ignore), form, str(path))
+        return
+    with by_bytes("running") as progress:
+        run_script(runner, _lines_of(path, progress), form, str(path), quiet=True)
 
 
 def _lines_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[str]:
@@ -122,11 +123,11 @@ def _ignore(done: int, total: int) -> None:
     pass
 
 
-def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str) -> None:
+def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str, *, quiet: bool = False) -> None:
     """Statement by statement, up to the first error."""
     for statement in read_statements(lines):
         try:
-            render(runner.execute(statement.text), form)
+            render(runner.execute(statement.text, quiet=quiet), form)
         except TablecastError as error:
             print_error(error, where=f"{name}, statement at line {statement.line}: ")
             raise typer.Exit(1) from None

@@ -31,7 +31,7 @@ from tablecast.sql.database import Database
 
 SHOWN_FIRST = 10  # messages of each partition, if not told where to begin
 PAGE = 500
-WAIT_SECONDS = 60.0  # for a group's messages; they wake the reader at once
+WAIT_SECONDS = 1.0  # messages wake a reader at once; a Ctrl-C that came just before it slept, only then
 
 _COLOURS = {Op.INSERT: "green", Op.UPDATE: "yellow", Op.DELETE: "red"}
 _FIELDS: dict[str, Callable[[Message], str | None]] = {
@@ -98,7 +98,7 @@ class Tail:
         try:
             self._show_all(cursors.rest())
             while self.follow and self._left:
-                more.wait()
+                more.wait(WAIT_SECONDS)
                 more.clear()
                 self._show_all(cursors.rest())
         finally:
