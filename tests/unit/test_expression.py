@@ -332,6 +332,7 @@ def test_an_error_in_a_part_that_is_reached_happens(sql: str) -> None:
         ("at = '2024-02-29 12:00+02'", TypeMismatch, ["UTC"]),
         ("i AND yes", TypeMismatch, ["a condition needs BOOLEAN", "i is INT"]),
         ("CAST(amount AS DECIMAL(38,38)) + wide = CAST(wide AS DECIMAL(38,0))", TypeMismatch, ["38"]),
+        ("DATE_TRUNC('hour', day) = day", UnsupportedSql, ["DATE has no hour"]),
         ("i = 1 = yes", SqlSyntaxError, ["parentheses"]),
         ("i >", SqlSyntaxError, ["i >"]),
         ("i; i", SqlSyntaxError, ["one expression"]),

@@ -37,9 +37,11 @@ def retained_from(
         oldest_ms = now_ms - topic.retention_seconds * 1000
         kept_from = offset_at_time(reader, topic.topic_id, partition, oldest_ms, kept_from, end)
     if topic.retention_max_bytes is not None:
-        kept_from = offset_within_bytes(
+        small_enough = offset_within_bytes(
             reader, topic.topic_id, partition, topic.retention_max_bytes, bytes_end, kept_from, end
         )
+        newest = head_at(reader, topic.topic_id, partition, end - 1)  # stays, however small the limit is
+        kept_from = max(kept_from, min(small_enough, newest.first_offset if newest else small_enough))
     return kept_from
 
 

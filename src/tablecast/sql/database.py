@@ -13,7 +13,7 @@ from tablecast.engine.engine import Engine, system_clock
 from tablecast.engine.jobs import INTERVAL_SECONDS
 from tablecast.engine.retention import Removed
 from tablecast.engine.verify import Progress, VerifyReport, verify_engine
-from tablecast.errors import InvalidRequest
+from tablecast.errors import BackupError, InvalidRequest
 from tablecast.model.schema import Actor, Role
 from tablecast.sql.consumer import Consumer, Retry
 from tablecast.sql.query import QueryEngine
@@ -79,7 +79,10 @@ class Database(Session):
         return self._engine.jobs.run(name)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """A consistent copy of everything acknowledged so far, at `path`, while reads and writes go on."""
+        """A consistent copy of everything acknowledged so far, at `path`. Reads go on; writes wait for it to be made,
+        which takes moments: files are linked, not copied."""
+        if isinstance(self._engine.store, MemoryStore):
+            raise BackupError("a database in memory has no files to back up")
         self._engine.backup(os.fspath(path))
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
@@ -118,6 +121,7 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
 
     `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none".
     """
+    Durability.parse(durability)  # before anything is created
     store: Store = MemoryStore() if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
     try:
         return Database(

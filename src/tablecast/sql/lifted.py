@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from sqlglot import exp
 
 from tablecast.core.expression import Expression, compile_expression
@@ -29,7 +30,7 @@ class Lifted:
         return Lifted(*lift_generated(tree, parameters + 1))
 
     def parameters(self, params: Sequence[Any], values: StatementValues) -> tuple[Any, ...]:
-        return (*params, *generate(values, self.names))
+        return (*(_plain(value) for value in params), *generate(values, self.names))
 
     def compiled(self, schema: TableSchema, bound: tuple[Any, ...]) -> Expression:
         types = tuple([parameter_type(value) for value in bound])
@@ -39,3 +40,8 @@ class Lifted:
                 self._forms.clear()
             found = self._forms[types] = compile_expression(self.tree, schema, param_types=types)
         return found
+
+
+def _plain(value: Any) -> Any:
+    """A dict or list given for a JSON column, as the column holds it."""
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from tablecast.engine.engine import MAX_CONSUME
 from tablecast.errors import InvalidTopic
 from tablecast.model.change import Op
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -51,7 +52,7 @@ from tablecast.sql.tokens import Cursor, check_dotted, check_name
 
 MAX_PARTITIONS = 1024
 MAX_SECONDS = 100 * 366 * 86_400  # a century
-MAX_CONSUME_LIMIT = 1_000_000  # messages one CONSUME may ask for
+MAX_CONSUME_LIMIT = MAX_CONSUME  # messages one CONSUME may ask for
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE)

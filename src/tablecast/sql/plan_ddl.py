@@ -10,14 +10,16 @@ from msgspec import UNSET
 from tablecast.codec.values import coercion
 from tablecast.core.expression import compile_filter
 from tablecast.engine import ddl
+from tablecast.engine.catalog import SYSTEM_NAMESPACE
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import InvalidSchema, TransactionState, TypeMismatch, UnsupportedSql
 from tablecast.model.change import Op
-from tablecast.model.schema import Column, DefaultKind, Role, TableSchema, TypeName
+from tablecast.model.schema import Column, ColumnType, DefaultKind, Role, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
-from tablecast.sql.result import Result
+from tablecast.sql.plan_select import system_table
+from tablecast.sql.result import Result, type_string
 from tablecast.sql.rights import require, require_read
 
 
@@ -187,6 +189,11 @@ def show_topics(statement: s.ShowTopics, context: Context) -> Result:
 
 
 def describe(statement: s.Describe, context: Context) -> Result:
+    if statement.table.namespace == SYSTEM_NAMESPACE:
+        fields = system_table(context, statement.table).schema
+        rows = [(i, field.name, type_string(field) or str(field.type)) for i, field in enumerate(fields)]
+        types = (ColumnType(TypeName.BIGINT), ColumnType(TypeName.TEXT), ColumnType(TypeName.TEXT))
+        return Result.of_rows(("position", "name", "type"), types, rows)
     schema = find_table(context.catalog, statement.table, context.namespace).schema
     require_read(context.actor, schema)
     table = SYSTEM_TABLES["columns"](context.engine)

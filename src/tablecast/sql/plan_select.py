@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from tablecast.codec.rows import Row
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
@@ -17,7 +18,7 @@ from tablecast.errors import UnknownTable
 from tablecast.model.schema import Role
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table
-from tablecast.sql.generated import generate, lift_generated
+from tablecast.sql.generated import generate, generator_name, lift_generated
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require, require_read, row_owner
 from tablecast.sql.statements import Select, TableName
@@ -30,7 +31,7 @@ class SelectPlan:
 
     def __init__(self, statement: Select, context: Context) -> None:
         self._statement = statement
-        self._query, self._generated = lift_generated(statement.query, statement.parameters + 1, ("current_user",))
+        self._query, self._generated = _lifted(statement)
         self._table: Table | None = None
         self._access: AccessPlan | None = None
         self._shown: _Shown | None = None
@@ -61,6 +62,19 @@ class SelectPlan:
     def _values(self, context: Context) -> tuple[Any, ...]:
         """What the query engine does not know: who asks."""
         return generate(context.values(), self._generated) if self._generated else ()
+
+
+def _lifted(statement: Select) -> tuple[exp.Expr, list[str]]:
+    """What the query engine does not know, as parameters: who asks, and the database's own clock."""
+    query, names = lift_generated(statement.query, statement.parameters + 1, ("current_user", "now"))
+    if names and isinstance(query, exp.Select):
+        shown = zip(query.expressions, statement.query.expressions, strict=True)
+        query.set("expressions", [_named_as(new, old) if new != old else new for new, old in shown])
+    return query, names
+
+
+def _named_as(new: exp.Expr, old: exp.Expr) -> exp.Expr:
+    return new if isinstance(new, exp.Alias) else exp.alias_(new, generator_name(old) or old.sql("duckdb"), quoted=True)
 
 
 class _Shown:
@@ -110,7 +124,7 @@ def read_tables(context: Context, names: Iterable[TableName]) -> dict[TableKey, 
     tables: dict[TableKey, pa.Table] = {}
     for name in names:
         if name.namespace == SYSTEM_NAMESPACE:
-            tables[name.namespace, name.name] = _system_table(context, name)
+            tables[name.namespace, name.name] = system_table(context, name)
             continue
         table = find_table(context.catalog, name, context.namespace)
         require_read(context.actor, table.schema)
@@ -118,7 +132,7 @@ def read_tables(context: Context, names: Iterable[TableName]) -> dict[TableKey, 
     return tables
 
 
-def _system_table(context: Context, name: TableName) -> pa.Table:
+def system_table(context: Context, name: TableName) -> pa.Table:
     require(context.actor, Role.SERVICE, f"reading {name}")
     make = SYSTEM_TABLES.get(name.name)
     if make is None:

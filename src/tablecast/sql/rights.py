@@ -1,4 +1,4 @@
-"""Who may do what: SPEC's roles, in one place.
+"""Who may do what, in one place.
 
     user < service < dba < system
 

@@ -1,1 +1,1 @@
-"""."""
+"""Instruments for testing what is built on tablecast, and tablecast itself: clock, faults, failpoints, histories."""

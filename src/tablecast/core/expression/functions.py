@@ -194,6 +194,8 @@ def _date_trunc(binder: Binder, source: exp.Expr) -> Node:
         raise TypeMismatch(f"{canonical(source)} needs a TIMESTAMP or DATE, not {node.type or 'NULL'}")
     if unit not in STARTS or source.args.get("zone"):
         raise UnsupportedSql(f"{canonical(source)} is not supported; supported units: {', '.join(STARTS)}")
+    if node.type == DATE and unit in TIME_PARTS:  # DuckDB's optimizer takes such a comparison for false
+        raise UnsupportedSql(f"{canonical(source)}: a DATE has no {unit}; leave out DATE_TRUNC or CAST to TIMESTAMP")
     return Call(TIMESTAMP, "trunc", (node if node.type == TIMESTAMP else Cast(TIMESTAMP, node),), unit)
 
 
