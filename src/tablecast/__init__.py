@@ -1,16 +1,26 @@
-"""tablecast: every table write, on every channel, exactly once."""
+"""tablecast: every table write, on every channel, exactly once.
 
-from tablecast.errors import TablecastError
-from tablecast.model.change import Op
-from tablecast.model.message import Message
-from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
-from tablecast.model.schema import Role
-from tablecast.sql.aio import AsyncDatabase, open_async
-from tablecast.sql.consumer import Consumer, Retry
-from tablecast.sql.database import Database, open
-from tablecast.sql.plan_topic import Consumed
-from tablecast.sql.result import Result
-from tablecast.sql.session import Session
+The names below are imported when they are first used: `import tablecast` alone loads no database, so that a command
+line can answer `--help` at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tablecast.errors import TablecastError
+    from tablecast.model.change import Op
+    from tablecast.model.message import Message
+    from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
+    from tablecast.model.schema import Role
+    from tablecast.sql.aio import AsyncDatabase, open_async
+    from tablecast.sql.consumer import Consumer, Retry
+    from tablecast.sql.database import Database, open  # noqa: A004 - tablecast.open(path), as gzip.open
+    from tablecast.sql.plan_topic import Consumed
+    from tablecast.sql.result import Result
+    from tablecast.sql.session import Session
 
 __version__ = "0.1.0"
 
@@ -33,3 +43,35 @@ __all__ = [
     "open",
     "open_async",
 ]
+
+_HOMES = {
+    "EARLIEST": "tablecast.model.position",
+    "LATEST": "tablecast.model.position",
+    "AsyncDatabase": "tablecast.sql.aio",
+    "Consumed": "tablecast.sql.plan_topic",
+    "Consumer": "tablecast.sql.consumer",
+    "Database": "tablecast.sql.database",
+    "Message": "tablecast.model.message",
+    "Op": "tablecast.model.change",
+    "Result": "tablecast.sql.result",
+    "Retry": "tablecast.sql.consumer",
+    "Role": "tablecast.model.schema",
+    "Session": "tablecast.sql.session",
+    "Start": "tablecast.model.position",
+    "StartKind": "tablecast.model.position",
+    "TablecastError": "tablecast.errors",
+    "open": "tablecast.sql.database",
+    "open_async": "tablecast.sql.aio",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

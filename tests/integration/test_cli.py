@@ -148,6 +148,13 @@ def test_looking_at_a_database_that_is_not_there_makes_none(command: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_database_that_another_process_has_open(path: Path) -> None:
+    with tablecast.open(path):
+        done = run("topics", path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"error [database_locked]: {path} is open in another process; only one may have it open\n")
+
+
 # --- sql: one command -------------------------------------------------------------------------------------------
 
 
@@ -261,9 +268,10 @@ def test_the_table_shows_control_characters_instead_of_obeying_them(path: Path) 
 def test_columns_are_fitted_to_the_terminal(widths: list[int], available: int) -> None:
     found = fitted(widths, available)
     needed = sum(found) + 3 * (len(found) - 1)
-    assert needed <= available or all(f <= max(MIN_WIDTH, 1) for f in found)
-    assert all(f == w or (f < w and f >= MIN_WIDTH) for f, w in zip(found, widths, strict=True))
-    assert found == widths or needed <= max(available, needed)
+    assert needed <= available or all(width <= MIN_WIDTH for width in found)
+    assert all(new == old or MIN_WIDTH <= new < old for new, old in zip(found, widths, strict=True))
+    if sum(widths) + 3 * (len(widths) - 1) <= available:
+        assert found == widths
 
 
 @pytest.mark.parametrize(
@@ -307,7 +315,7 @@ def test_a_session_of_another_user(path: Path) -> None:
     ("args", "message"),
     [
         (["-c", "SELECT 1", "-f", "x.sql"], "give -c or -f, not both"),
-        (["-f", "x.sql", "--param", "1"], "--param goes with -c"),
+        (["-f", "-", "--param", "1"], "--param goes with -c"),
         (["--role", "dba", "-c", "SELECT 1"], "--role goes with --user"),
         (["-f", "no-such-file.sql"], "no-such-file.sql cannot be read"),
         (["-c", "SELECT 1", "--format", "xml"], "'xml' is not one of"),
@@ -323,6 +331,11 @@ def test_an_unknown_namespace_is_named(path: Path) -> None:
     done = invoke("sql", path, "--namespace", "nope", "-c", "SELECT 1")
     assert done.exit_code == 1
     assert done.stderr.startswith("error [unknown_namespace]: there is no namespace 'nope'")
+
+
+def test_a_missing_script_makes_no_database(tmp_path: Path) -> None:
+    done = invoke("sql", tmp_path / "db", "-f", tmp_path / "typo.sql")
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
 
 
 def test_no_create_makes_nothing(tmp_path: Path) -> None:

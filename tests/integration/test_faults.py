@@ -169,7 +169,7 @@ class Forgetful(FaultyStore):
 
 def test_a_sync_that_would_work_the_second_time_is_not_tried_again(disk: Callable[[], Store]) -> None:
     store = Forgetful(disk())
-    with Database(store) as db:
+    with Database(store, jobs_interval_seconds=3600) as db:
         db.execute(SCHEMA)
         store.fails_next = True
         with pytest.raises(WritesStopped, match="failed once"):
@@ -187,7 +187,7 @@ def test_what_was_being_decided_when_the_sync_failed_is_refused(monkeypatch: pyt
     """The deciding thread looked for a failure before it began; it must look again before it writes."""
     monkeypatch.setattr(writer, "WORTH_WAKING_ROWS", 1)
     store, gate = Forgetful(MemoryStore()), Gate()
-    with Database(store) as db:
+    with Database(store, jobs_interval_seconds=3600) as db:
         db.execute(SCHEMA)
         store.fails_next = True
         with store.hold_sync() as hold, failpoint.armed("during_drop", gate):
@@ -220,7 +220,7 @@ def test_a_store_that_gives_up_elsewhere_stops_writes_and_hangs_nobody() -> None
 
     for gives_up in ("batch", "snapshot"):
         store = Strange(MemoryStore())
-        with Database(store) as db:
+        with Database(store, jobs_interval_seconds=3600) as db:
             db.execute(SCHEMA)
             store.gives_up = gives_up
             for n in range(2):
@@ -320,7 +320,7 @@ def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path, call: Ca
     """Eight threads write until the disk fails; what came after the failure is there whole or not at all."""
     store = FaultyStore(RocksStore.open(str(tmp_path / "db")))
     acknowledged: list[int] = []
-    with Database(store) as db:
+    with Database(store, jobs_interval_seconds=3600) as db:
         db.execute(SCHEMA)
         store.fail(call, nth=7, fault=fault)
 
@@ -349,7 +349,7 @@ def test_a_request_sent_again_after_a_failure_commits_once(tmp_path: Path) -> No
     """The disk takes the write and says that it did not: the caller cannot know, and asks again."""
     sql = f"{INSERT}; UPDATE app.items SET name = name || '!' WHERE id = 0"
     store = FaultyStore(RocksStore.open(str(tmp_path / "db")))
-    with Database(store) as db:
+    with Database(store, jobs_interval_seconds=3600) as db:
         db.execute(SCHEMA)
         db.execute(INSERT, (0, "before"))
         store.fail(Call.SYNC, fault=Fault.SHORT)

@@ -56,6 +56,7 @@ SESSION = BOTH | {
     "rollback": "",
     "transaction": "",
     "topic": "name",
+    "stream_arrow": "topic, *, start=None, partition=None",
     "in_transaction": "<property>",
 }
 OWNER = {"backup": "path", "close": ""}
@@ -68,6 +69,7 @@ DATABASE = (
         "consumer": "topic, group, *, name=None, batch=100, visibility_seconds=60.0",
         "run_job": "name",
         "verify": "progress=None",
+        "interrupt": "",
     }
 )
 

@@ -120,6 +120,8 @@ def sql(
     """
     if command is not None and file is not None:
         raise typer.BadParameter("give -c or -f, not both")
+    if file not in (None, "-") and not Path(str(file)).exists():  # before a database is made for it
+        raise typer.BadParameter(f"{file} cannot be read: there is no such file")
     if param and command is None:
         raise typer.BadParameter("--param goes with -c: a script has no place for parameters")
     if user is None and role is not RoleName.USER:

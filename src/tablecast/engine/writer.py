@@ -17,6 +17,7 @@ disk the next commit is being decided. One fsync acknowledges every command of i
 
 from __future__ import annotations
 
+import logging
 import threading
 from _thread import allocate_lock
 from collections import deque
@@ -39,6 +40,7 @@ COMMIT_COMMANDS = 4096  # commands in one commit: bounds how long the first of t
 COMMIT_ROWS = 20_000  # likewise rows, which bounds the memory of a commit
 TOGETHER = 256  # small inserts decided as one
 WORTH_WAKING_ROWS = 64  # queued work below this is left to gather while an fsync is under way
+_log = logging.getLogger("tablecast.writer")
 
 
 class Ticket:
@@ -79,7 +81,7 @@ def answer(tickets: list[Ticket]) -> None:
     first: Ticket | None = None
     for ticket in tickets:
         if ticket._callback is not None:
-            ticket._callback(ticket)
+            _call(ticket._callback, ticket)
         elif waiting is None:
             first = waiting = ticket
         else:
@@ -87,6 +89,14 @@ def answer(tickets: list[Ticket]) -> None:
             waiting = ticket
     if first is not None:
         first._gate.release()
+
+
+def _call(callback: Callable[[Ticket], None], ticket: Ticket) -> None:
+    """A caller's mistake must not stop the writer."""
+    try:
+        callback(ticket)
+    except Exception:
+        _log.exception("the callback of a %s failed", type(ticket.command).__name__)
 
 
 Published = Callable[[Commit, Snapshot], None]
@@ -125,6 +135,7 @@ class Writer:
         self._bell = allocate_lock()  # released to wake the deciding thread
         self._bell.acquire()
         self._syncing = False
+        self._holding = False  # whether decided commands wait for the fsync under way to end
         self._handed: deque[tuple[list[Ticket], Commit | None, Snapshot | None]] = deque()
         self._handover = allocate_lock()
         self._handover.acquire()
@@ -215,8 +226,8 @@ class Writer:
                     alone = getattr(self._queue[0].command, "alone", False)
                     if alone and tickets:
                         break
-                    if pending is None:
-                        pending = self._open()
+                    if pending is None and (pending := self._open()) is None:
+                        break
                     taken = self._take()
                     rows += COMMIT_ROWS if alone else sum(ticket.command.weight for ticket in taken)
                     if len(taken) == 1 or not self._decide_together(pending, taken):
@@ -224,7 +235,10 @@ class Writer:
                             self._decide(pending, ticket)
                     tickets += taken
                 self._queued_rows = 0
+                self._holding = bool(tickets)  # told before looking: else the end of the fsync could be missed
                 if not tickets or self._syncing or pending is None:
+                    break
+                if self.failure is not None:  # asked again: a sync may have failed since, and no write may follow it
                     break
                 self._hand_over(tickets, pending)
                 tickets, pending, rows = [], None, 0
@@ -237,7 +251,15 @@ class Writer:
             if self._closing and not self._queue and not tickets:
                 return
 
-    def _open(self) -> PendingCommit:
+    def _open(self) -> PendingCommit | None:
+        """None if the store or the clock gave up: then writes have stopped."""
+        try:
+            return self._opened()
+        except Exception as e:
+            self._fail(e)
+            return None
+
+    def _opened(self) -> PendingCommit:
         self._bounds.forget_if_many()
         self._seq += 1
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
@@ -284,12 +306,13 @@ class Writer:
             failpoint.hit("before_write")
             self._store.write(batch)
             failpoint.hit("after_write")
+            snapshot = self._store.snapshot(*PUBLISHED)
         except BaseException as e:
             self._fail(e)
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
-        self._pass_to_syncer(tickets, commit, self._store.snapshot(*PUBLISHED))
+        self._pass_to_syncer(tickets, commit, snapshot)
 
     def _pass_to_syncer(self, tickets: list[Ticket], commit: Commit | None, snapshot: Snapshot | None) -> None:
         self._syncing = True
@@ -328,7 +351,8 @@ class Writer:
                 for ticket in tickets:
                     ticket.error = self._refusal()
             self._syncing = False
-            self._ring()
+            if self._holding or self._queue:
+                self._ring()
             answer(tickets)
 
     def _make_durable(self) -> None:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from tablecast.core.arrow_types import arrow_type
 from tablecast.core.expression.kernels import kernel
+from tablecast.core.expression.lattice import is_float
 from tablecast.core.expression.rowform import cells_function
 from tablecast.core.expression.tree import (
     UUID,
@@ -176,6 +177,8 @@ class _Run:
         value = self.datum(node.arg)
         listed = pa.array([_stored(item, node.arg.type) for item in node.values], _storage(node.arg.type))
         array = pa.repeat(value, self._batch.num_rows) if isinstance(value, pa.Scalar) else value
+        if is_float(node.arg.type):  # the kernel looks at the bits: -0.0 + 0 is 0.0, everything else stays
+            listed, array = (pc.add(each, pa.scalar(0, each.type)) for each in (listed, array))
         found = pc.is_in(array, value_set=listed)
         unknown = pc.is_null(array)
         if node.has_null:
