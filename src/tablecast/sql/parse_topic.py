@@ -52,7 +52,6 @@ from tablecast.sql.tokens import Cursor, check_dotted, check_name
 
 MAX_PARTITIONS = 1024
 MAX_SECONDS = 100 * 366 * 86_400  # a century
-MAX_CONSUME_LIMIT = MAX_CONSUME  # messages one CONSUME may ask for
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE)
@@ -210,7 +209,7 @@ def parse_consume(cursor: Cursor) -> Consume:
     group = cursor.label("group") if cursor.take("GROUP") else None
     start = _start(cursor) if cursor.take("FROM") else None
     partition = _partition(cursor)
-    limit = cursor.integer("LIMIT", 1, MAX_CONSUME_LIMIT) if cursor.take("LIMIT") else None
+    limit = cursor.integer("LIMIT", 1, MAX_CONSUME) if cursor.take("LIMIT") else None
     cursor.end("GROUP, FROM, PARTITION, LIMIT, in this order, or the end of the statement")
     return Consume(topic, group, start, partition, limit)
 
