@@ -734,6 +734,7 @@ LOGIC = ["b", "b2", "NULL", "TRUE", "(s > 1)"]
 TESTED = ["NULL", "NOT NULL", "TRUE", "NOT TRUE", "FALSE", "NOT FALSE"]
 LIKE_PATTERNS = ["''", "'%'", "'_'", "'a%'", "'%a'", "'%A%'", "'a%a'", "'ab%b'", "'%a_b%'", "'_%_'", "'%é%'", "'%\\%'"]
 LIKE_PATTERNS += ["'$%%' ESCAPE '$'", "'%$_%' ESCAPE '$'", "'%\\%%' ESCAPE '\\'", "'%ß%'", "'%😀'"]
+SUBJECTS = ["''", "'a'", "'ab'", "'aba'", "'a%b'", "'aab'", "'é😀'"]
 EXACT = ["s", "i", "l"]
 NUMBERS = [*EXACT, "f", "d", "m", "n", "w"]
 SINGLE = [f"{left} {op} {right}" for op in ARITHMETIC for left in NUMBERS for right in [*NUMBERS, "2", "0.7", "3e0"]]
@@ -779,6 +780,7 @@ SINGLE += [
 SINGLE += [f"{left} {op} {right}" for op in ("AND", "OR") for left in LOGIC for right in LOGIC]
 SINGLE += [f"NOT {left}" for left in LOGIC] + [f"{left} IS {tested}" for left in ("b", "NULL") for tested in TESTED]
 SINGLE += [f"(t || t2) {op} {pattern}" for op in ("LIKE", "ILIKE", "NOT LIKE") for pattern in LIKE_PATTERNS]
+SINGLE += [f"{subject} LIKE {pattern}" for subject in SUBJECTS for pattern in LIKE_PATTERNS]
 SINGLE += [f"{name} IN ({name}2, NULL)" for name in ("t", "y", "ts", "ti", "u")] + [
     "t IN ('a', 'é', '')",
     "da IN (ts, '2024-02-29')",

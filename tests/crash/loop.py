@@ -126,7 +126,7 @@ def main() -> int:
     console.print(summary(lives))
     violated = [lived for lived in lives if lived.violation is not None]
     for lived in violated:
-        console.print(f"[bold red]violated[/]: {lived.violation}", highlight=False)
+        console.print(f"violated: {lived.violation}", style="red", markup=False, highlight=False)
         console.print(f"repeat with: python tests/crash/loop.py --kills {LIFE_KILLS} --seed {lived.seed}")
         console.print(f"what is left: {lived.home}")
     if not violated:

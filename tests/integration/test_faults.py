@@ -7,10 +7,6 @@ the next one would report success. Reads go on. What was acknowledged is there a
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +18,12 @@ import tablecast
 from tablecast.core import failpoint
 from tablecast.engine import writer
 from tablecast.engine.idempotency import Recall
+from tablecast.engine.jobs import Jobs
+from tablecast.engine.retention import Removed
 from tablecast.engine.verify import verify_engine
 from tablecast.errors import (
-    CorruptData,
     DatabaseError,
     DuplicateKey,
-    FormatTooNew,
     IdempotencyMismatch,
     Overloaded,
     WritesStopped,
@@ -490,145 +486,29 @@ def test_one_fsync_acknowledges_many_writers(store: FaultyStore, db: Database) -
     assert sorted(said(db)) == list(range(52))
 
 
-# --- a full disk --------------------------------------------------------------------------------------------
-
-FILL = """
-import random, resource, sys
-import tablecast
-from tablecast.errors import WritesStopped
-db = tablecast.open(sys.argv[1])
-db.execute("CREATE NAMESPACE app; CREATE TABLE app.blobs (id BIGINT PRIMARY KEY, body BYTES); CREATE TOPIC app.e;"
-           "ALTER TOPIC app.e ADD SOURCE app.blobs ON ANY WITH (payload = 'key')")
-resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-acknowledged = 0
-try:
-    while acknowledged < 1000:
-        body = random.Random(acknowledged).randbytes(100_000)
-        db.execute("INSERT INTO app.blobs VALUES (?, ?)", (acknowledged, body))
-        acknowledged += 1
-except WritesStopped as error:
-    assert "File too large" in str(error), error
-try:
-    db.execute("INSERT INTO app.blobs VALUES (5000, ?)", (b"x",))
-    print("acknowledged after a failure")
-except WritesStopped:
-    assert db.query("SELECT count(*) FROM app.blobs").scalar() == acknowledged
-    print(acknowledged)
-db.close()
-"""
+# --- jobs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_cannot_grow_stops_writes_and_loses_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path / "db")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    acknowledged = int(done.stdout)
-    assert 5 < acknowledged < 1000
-    with tablecast.open(tmp_path / "db") as db:
-        found = db.query("SELECT id FROM app.blobs ORDER BY id").rows
-        assert [row[0] for row in found][:acknowledged] == list(range(acknowledged))
-        assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == len(found)
-        assert verify_engine(db.engine).problems == []
+def test_jobs_find_nothing_to_do_where_nothing_was_written(db: Database) -> None:
+    db.execute("CREATE TOPIC app.small PARTITIONS 2 WITH (retention_max_bytes = 1, retention_seconds = 1)")
+    for job in db.engine.jobs.names:
+        assert db.run_job(job).count == 0
 
 
-# --- damaged files ------------------------------------------------------------------------------------------
-
-ROWS = 300
-
-WRITE_AND_DIE = f"""
-import os, signal, sys
-import tablecast
-db = tablecast.open(sys.argv[1])
-db.execute({SCHEMA!r})
-for n in range(0, {ROWS}, 10):
-    db.insert("app.items", [{{"id": i, "name": "item %d" % i * 9}} for i in range(n, n + 10)])
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything acknowledged, all of it in the write-ahead log."""
-    path = tmp_path_factory.mktemp("killed") / "db"
-    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
-def closed(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, closed in good order: all of it in data files."""
-    path = tmp_path_factory.mktemp("closed") / "db"
-    shutil.copytree(killed, path)
-    tablecast.open(path).close()
-    return path
-
-
-def everything(path: Path) -> tuple[list[int], list[int]]:
-    """Reads all there is, and verifies it."""
-    with tablecast.open(path, jobs_interval_seconds=3600) as db:
-        verified = verify_engine(db.engine)
-        if verified.problems:
-            raise CorruptData(verified.problems[0])
-        return ids(db), said(db)
-
-
-WHOLE = (list(range(ROWS)), list(range(ROWS)))
-
-
-def spread(size: int, samples: int) -> list[int]:
-    return sorted({round(i * (size - 1) / (samples - 1)) for i in range(samples)})
-
-
-def flipped(file: Path, position: int) -> None:
-    content = bytearray(file.read_bytes())
-    content[position] ^= 0x10
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("image", "pattern"),
-    [
-        ("killed", "store/*.log"),
-        ("killed", "store/MANIFEST-*"),
-        ("killed", "store/CURRENT"),
-        ("killed", "TABLECAST"),
-        ("killed", "SYNCED"),
-        ("closed", "store/*.sst"),
-        ("closed", "store/MANIFEST-*"),
-    ],
-)
-def test_a_flipped_bit_is_an_error_or_harmless(
-    request: pytest.FixtureRequest, tmp_path: Path, image: str, pattern: str
+def test_a_job_that_fails_keeps_no_other_from_running(
+    disk: Callable[[], Store], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source: Path = request.getfixturevalue(image)
-    file = max(source.glob(pattern), key=lambda found: found.stat().st_size).relative_to(source)
-    refused = 0
-    for position in spread((source / file).stat().st_size, 10):
-        path = tmp_path / f"at-{position}"
-        shutil.copytree(source, path)
-        flipped(path / file, position)
-        try:
-            assert everything(path) == WHOLE, f"a bit flipped at {position} of {file} changed what is read"
-        except (CorruptData, StorageFailure, FormatTooNew) as error:
-            assert str(error)
-            refused += 1
-        shutil.rmtree(path)
-    assert refused > 0
+    ran = threading.Event()
 
+    def broken(_: Jobs) -> Iterator[Removed]:
+        raise ValueError("nobody thought of this")
 
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999])
-def test_a_truncated_log_is_refused(killed: Path, tmp_path: Path, keep: float) -> None:
-    shutil.copytree(killed, tmp_path / "db")
-    wal = max((tmp_path / "db" / "store").glob("*.log"), key=lambda file: file.stat().st_size)
-    os.truncate(wal, int(wal.stat().st_size * keep))
-    with pytest.raises(CorruptData, match=r"acknowledged|[Cc]orrupt"):
-        everything(tmp_path / "db")
+    def claims(_: Jobs) -> Iterator[Removed]:
+        ran.set()
+        return iter(())
 
-
-def test_a_lost_data_file_is_refused(closed: Path, tmp_path: Path) -> None:
-    for number, file in enumerate(sorted((closed / "store").glob("*.sst"))):
-        path = tmp_path / f"without-{number}"
-        shutil.copytree(closed, path)
-        (path / "store" / file.name).unlink()
-        with pytest.raises((CorruptData, StorageFailure), match=str(path)):
-            everything(path)
+    monkeypatch.setattr(Jobs, "_retention", broken)
+    monkeypatch.setattr(Jobs, "_claims", claims)
+    with Database(disk(), jobs_interval_seconds=0.001):
+        assert ran.wait(JOIN_SECONDS)
+    assert "job retention failed" in caplog.text

@@ -16,10 +16,13 @@ from tablecast.codec.log import LogBatch, MessageClass
 from tablecast.codec.rows import row_codec
 from tablecast.core.routing import Append, content_hash
 from tablecast.core.snowflake import STEP, SnowflakeIds
-from tablecast.engine import commit as commits
+from tablecast.engine import logs
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.commit import Decision, LogState, PendingCommit, merged
+from tablecast.engine.commit import PendingCommit
+from tablecast.engine.decision import Decision
+from tablecast.engine.logs import LogState
+from tablecast.engine.overlay import merged
 from tablecast.engine.rows import CommitTransaction, InsertRows
 from tablecast.errors import DuplicateKey
 from tablecast.model.change import ChangeRun, Op
@@ -152,8 +155,8 @@ def test_messages_are_in_the_log_once_in_order_and_gapless(
     writer = Writer()
     expected: dict[int, list[tuple[MessageClass, bytes]]] = {0: [], 1: []}
     with pytest.MonkeyPatch.context() as limits:
-        limits.setattr(commits, "LOG_BATCH_MESSAGES", 3)
-        limits.setattr(commits, "LOG_BATCH_BYTES", 8)
+        limits.setattr(logs, "LOG_BATCH_MESSAGES", 3)
+        limits.setattr(logs, "LOG_BATCH_BYTES", 8)
         for decisions in commands:
             writer.commit(*(append([b"x" * size] * 2, c, partition) for c, size, partition in decisions))
             for message_class, size, partition in decisions:
@@ -167,8 +170,8 @@ def test_messages_are_in_the_log_once_in_order_and_gapless(
 
 
 def test_a_batch_is_cut_at_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "LOG_BATCH_MESSAGES", 3)
-    monkeypatch.setattr(commits, "LOG_BATCH_BYTES", 10)
+    monkeypatch.setattr(logs, "LOG_BATCH_MESSAGES", 3)
+    monkeypatch.setattr(logs, "LOG_BATCH_BYTES", 10)
     writer = Writer()
     writer.commit(append([b"1", b"2", b"3", b"4"]), append([b"x" * 9, b"y" * 9, b"z" * 99]))
     assert [LogBatch(value).head.count for _, value in writer.store.scan(Family.LOG)] == [3, 2, 1, 1]
@@ -176,7 +179,7 @@ def test_a_batch_is_cut_at_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cut_batch_has_the_classes_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "LOG_BATCH_MESSAGES", 2)
+    monkeypatch.setattr(logs, "LOG_BATCH_MESSAGES", 2)
     writer = Writer()
     writer.commit(*(append([b"x"] * 2, message_class) for message_class in CLASSES[:3]))
     batches = [LogBatch(value) for _, value in writer.store.scan(Family.LOG)]

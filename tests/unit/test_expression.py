@@ -333,6 +333,8 @@ def test_an_error_in_a_part_that_is_reached_happens(sql: str) -> None:
         ("i AND yes", TypeMismatch, ["a condition needs BOOLEAN", "i is INT"]),
         ("CAST(amount AS DECIMAL(38,38)) + wide = CAST(wide AS DECIMAL(38,0))", TypeMismatch, ["38"]),
         ("DATE_TRUNC('hour', day) = day", UnsupportedSql, ["DATE has no hour"]),
+        ("ROUND(d, 1, 2)", UnsupportedSql, ["ROUND(d, 1, 2)", "arguments"]),
+        ("SUBSTRING(name)", UnsupportedSql, ["arguments"]),
         ("i = 1 = yes", SqlSyntaxError, ["parentheses"]),
         ("i >", SqlSyntaxError, ["i >"]),
         ("i; i", SqlSyntaxError, ["one expression"]),

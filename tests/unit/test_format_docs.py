@@ -27,7 +27,7 @@ from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
 from tablecast.codec.rows import row_codec, row_header, row_stamp
 from tablecast.core.payload import PayloadEncoder
 from tablecast.core.routing import Append, partition_of
-from tablecast.engine.commit import decode_seen, dedup_key, encode_seen
+from tablecast.engine.dedup import decode_seen, dedup_key, encode_seen
 from tablecast.engine.idempotency import Remembered, decode_remembered, encode_remembered, idempotency_key
 from tablecast.model.change import Op
 from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName

@@ -18,7 +18,9 @@ from tablecast.core.routing import Append
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.commit import Commit, Decision, LogState, PendingCommit, decode_seen, dedup_key, encode_seen
+from tablecast.engine.commit import Commit, PendingCommit
+from tablecast.engine.decision import Decision
+from tablecast.engine.dedup import decode_seen, dedup_key, encode_seen
 from tablecast.engine.idempotency import (
     KEPT_MS,
     Once,
@@ -27,6 +29,7 @@ from tablecast.engine.idempotency import (
     encode_remembered,
     idempotency_key,
 )
+from tablecast.engine.logs import LogState
 from tablecast.engine.rows import Written
 from tablecast.errors import CorruptData, IdempotencyMismatch, InvalidRequest
 from tablecast.model.change import ChangeRun, Op

@@ -17,7 +17,7 @@ from tablecast.core import failpoint
 from tablecast.core.expression import compile_expression, compile_filter
 from tablecast.core.routing import route_run
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Catalog, Table, compile_table
-from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.decision import Decision, Record, View
 from tablecast.engine.rows import is_live
 from tablecast.errors import (
     AlreadyExists,

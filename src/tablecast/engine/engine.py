@@ -20,12 +20,14 @@ from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.commit import Command, Commit, LogState
+from tablecast.engine.commit import Commit
+from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
 from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
+from tablecast.engine.logs import LogState
 from tablecast.engine.recovery import recover
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
 from tablecast.errors import DatabaseClosed, OffsetOutOfRange

@@ -22,7 +22,7 @@ from tablecast.codec.log import MessageClass
 from tablecast.core import group as groups
 from tablecast.core.redelivery import is_done, mark_done, restore
 from tablecast.core.routing import Append, content_hash, partition_of
-from tablecast.engine.commit import Decision, Record, View
+from tablecast.engine.decision import Decision, Record, View
 from tablecast.engine.log import offset_at_time, read_messages
 from tablecast.errors import CorruptData, InvalidRequest, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tablecast.model.message import Message

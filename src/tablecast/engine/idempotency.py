@@ -13,7 +13,7 @@ import msgspec
 
 from tablecast.codec import keys
 from tablecast.codec.rows import row_header
-from tablecast.engine.commit import Command, Decision, View
+from tablecast.engine.decision import Command, Decision, View
 from tablecast.engine.rows import Written
 from tablecast.errors import CorruptData, IdempotencyMismatch, InvalidRequest
 from tablecast.storage.base import Family, Reader

@@ -15,7 +15,7 @@ from tablecast.codec import catalog as records
 from tablecast.codec import keys
 from tablecast.codec.catalog import JobRecord
 from tablecast.core import group as groups
-from tablecast.engine.commit import Decision, View
+from tablecast.engine.decision import Decision, View
 from tablecast.engine.groups import ExpireClaims, group_states
 from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
 from tablecast.errors import InvalidRequest, TablecastError

@@ -14,8 +14,8 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import CommitMark, LogStart, Namespace, decode_record
 from tablecast.core import failpoint
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
-from tablecast.engine.commit import LogState, PartitionLog
 from tablecast.engine.log import last_head
+from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.errors import CorruptData
 from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic

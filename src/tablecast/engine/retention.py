@@ -12,7 +12,8 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import LogStart
 from tablecast.codec.rows import row_stamp
 from tablecast.core import failpoint
-from tablecast.engine.commit import Decision, Record, View, decode_seen
+from tablecast.engine.decision import Decision, Record, View
+from tablecast.engine.dedup import decode_seen
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.log import head_at, offset_at_time, offset_within_bytes
 from tablecast.model.topic import Topic
@@ -36,7 +37,7 @@ def retained_from(
     if topic.retention_seconds is not None:
         oldest_ms = now_ms - topic.retention_seconds * 1000
         kept_from = offset_at_time(reader, topic.topic_id, partition, oldest_ms, kept_from, end)
-    if topic.retention_max_bytes is not None:
+    if topic.retention_max_bytes is not None and kept_from < end:
         small_enough = offset_within_bytes(
             reader, topic.topic_id, partition, topic.retention_max_bytes, bytes_end, kept_from, end
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from tablecast.codec.rows import Row, row_stamp
 from tablecast.engine.catalog import Table
-from tablecast.engine.commit import Decision, RowView, StalePlan
+from tablecast.engine.decision import Decision, RowView, StalePlan
 from tablecast.errors import CheckViolation, DuplicateKey, TooLarge, TransactionConflict, TypeMismatch, UnknownTable
 from tablecast.model.change import ChangeRun, Op
 from tablecast.storage.base import Family

@@ -12,7 +12,7 @@ from typing import Any
 
 from tablecast.codec.rows import row_header, row_stamp
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.commit import merged
+from tablecast.engine.overlay import merged
 from tablecast.engine.rows import CommitTransaction, RowCommand
 from tablecast.errors import TooLarge
 from tablecast.model.change import ChangeRun, Op

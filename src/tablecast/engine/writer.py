@@ -28,8 +28,10 @@ from tablecast.core import failpoint
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.commit import Command, Commit, LogState, PendingCommit
+from tablecast.engine.commit import Commit, PendingCommit
+from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
+from tablecast.engine.logs import LogState
 from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
 from tablecast.storage.base import Family, Snapshot, Store
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from tablecast.engine.engine import DEFAULT_VISIBILITY_MS
+from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
+from tablecast.engine.retention import Removed
+from tablecast.engine.verify import Progress, VerifyReport
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
@@ -26,6 +30,7 @@ from tablecast.sql.database import open as open_sync
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume_now, seconds_to_deadline
 from tablecast.sql.result import Result
 from tablecast.sql.rights import require
+from tablecast.sql.session import Session
 
 THREADS = 32  # statements under way at once; more wait in the pool's queue
 
@@ -33,27 +38,50 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncDatabase:
-    """A `Database` for tasks of one event loop."""
+class AsyncSession:
+    """A `Session` for tasks of one event loop. One transaction at a time, as there."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
+    def __init__(self, session: Session, engine: Engine, pool: ThreadPoolExecutor) -> None:
+        self._session = session
+        self._engine = engine
+        self._pool = pool
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, functools.partial(function, *args, **kwargs))
 
+    @property
+    def in_transaction(self) -> bool:
+        return self._session.in_transaction
+
+    async def begin(self) -> None:
+        self._session.begin()
+
+    async def commit(self) -> Result:
+        return await self._call(self._session.commit)
+
+    async def rollback(self) -> None:
+        self._session.rollback()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """A transaction of its own session: committed at the end of the block, rolled back by an exception."""
+        own = AsyncSession(self._session.twin(), self._engine, self._pool)
+        await own.begin()
+        yield own
+        if own.in_transaction:
+            await own.commit()
+
     async def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
-        return await self._call(self.database.execute, sql, params, idempotency_key=idempotency_key)
+        return await self._call(self._session.execute, sql, params, idempotency_key=idempotency_key)
 
     async def execute_all(
         self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
     ) -> list[Result]:
-        return await self._call(self.database.execute_all, sql, params, idempotency_key=idempotency_key)
+        return await self._call(self._session.execute_all, sql, params, idempotency_key=idempotency_key)
 
     async def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
-        return await self._call(self.database.query, sql, params)
+        return await self._call(self._session.query, sql, params)
 
     async def insert(
         self,
@@ -65,7 +93,7 @@ class AsyncDatabase:
         idempotency_key: str | None = None,
     ) -> Result:
         return await self._call(
-            self.database.insert, table, rows, columns=columns, mode=mode, idempotency_key=idempotency_key
+            self._session.insert, table, rows, columns=columns, mode=mode, idempotency_key=idempotency_key
         )
 
     async def consume(
@@ -81,16 +109,16 @@ class AsyncDatabase:
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
     ) -> Consumed:
-        self.database.engine.check_open()
-        require(self.database.actor, Role.SERVICE, f"consuming {topic}")
+        self._engine.check_open()
+        require(self._session.actor, Role.SERVICE, f"consuming {topic}")
         request = ConsumeRequest(
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
         )
         request.check()
-        return await self._wait_for_messages(self.database.topic(topic), request)
+        return await self._wait_for_messages(self._session.topic(topic), request)
 
     async def _wait_for_messages(self, topic: Topic, request: ConsumeRequest) -> Consumed:
-        engine = self.database.engine
+        engine = self._engine
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds
         request = request.pinned(engine, topic)
@@ -112,7 +140,7 @@ class AsyncDatabase:
             unsubscribe()
 
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
-        return await self._call(self.database.read_arrow, topic, start=start, partition=partition)
+        return await self._call(self._session.read_arrow, topic, start=start, partition=partition)
 
     async def ack(
         self,
@@ -125,7 +153,7 @@ class AsyncDatabase:
         consumer: str | None = None,
     ) -> int:
         return await self._call(
-            self.database.ack, topic, group, upto_offset, partition=partition, offsets=offsets, consumer=consumer
+            self._session.ack, topic, group, upto_offset, partition=partition, offsets=offsets, consumer=consumer
         )
 
     async def nack(
@@ -139,14 +167,42 @@ class AsyncDatabase:
         consumer: str | None = None,
     ) -> int:
         return await self._call(
-            self.database.nack, topic, group, offsets, partition=partition, reason=reason, consumer=consumer
+            self._session.nack, topic, group, offsets, partition=partition, reason=reason, consumer=consumer
         )
 
     async def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
-        return await self._call(self.database.extend, topic, group, consumer, visibility_seconds)
+        return await self._call(self._session.extend, topic, group, consumer, visibility_seconds)
 
     async def release(self, topic: str, group: str, consumer: str) -> int:
-        return await self._call(self.database.release, topic, group, consumer)
+        return await self._call(self._session.release, topic, group, consumer)
+
+
+class AsyncDatabase(AsyncSession):
+    """A `Database` for tasks of one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        super().__init__(
+            database, database.engine, ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
+        )
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    async def session(
+        self, user: str, role: Role | str = Role.USER, namespace: str = DEFAULT_NAMESPACE
+    ) -> AsyncSession:
+        return AsyncSession(self.database.session(user, role, namespace), self._engine, self._pool)
+
+    async def run_job(self, name: str) -> Removed:
+        return await self._call(self.database.run_job, name)
+
+    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+        return await self._call(self.database.verify, progress)
+
+    async def interrupt(self) -> None:
+        self.database.interrupt()
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         await self._call(self.database.backup, path)

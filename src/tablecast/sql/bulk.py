@@ -12,7 +12,7 @@ import pyarrow as pa
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.arrow_types import arrow_type
 from tablecast.engine.catalog import Table
-from tablecast.engine.rows import DeleteRows, Resolve, Written
+from tablecast.engine.rows import DeleteRows, Resolve, Written, encode_rows
 from tablecast.errors import InvalidRequest, TypeMismatch
 from tablecast.sql.context import Context, refuse_system
 from tablecast.sql.generated import StatementValues
@@ -36,7 +36,7 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
     if mode == "delete":
         return _delete(context, table, rows, columns)
     made, named = _build(table, rows, columns, context.values())
-    resolve = _replace_named(table, named) if mode == "upsert" else None
+    resolve = _replace_named(table, made, named) if mode == "upsert" else None
     return write_result(mode.upper(), write_rows(context, table, made, resolve, False), None)
 
 
@@ -87,17 +87,19 @@ def _explain_width(rows: Sequence[Any], named: tuple[str, ...]) -> None:
             raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
 
 
-def _replace_named(table: Table, named: list[tuple[str, ...]]) -> Resolve:
-    """Upsert: the columns that the rows name are overwritten, others stay."""
-    indexes = {column: table.schema.index_of(column) for columns in set(named) for column in columns}
-    common = {i for i in indexes.values() if i is not None and i not in table.schema.key_indexes}
+def _replace_named(table: Table, rows: list[Row], named: list[tuple[str, ...]]) -> Resolve:
+    """Upsert: the columns that a row names are overwritten, others stay."""
+    names, in_key = table.schema.column_names, table.schema.key_indexes
+    indexes = {columns: [i for c in columns if (i := names.index(c)) not in in_key] for columns in set(named)}
+    chosen = {id(row): indexes[columns] for row, columns in zip(rows, named, strict=True)}
 
     def resolve(existing: Row, proposed: Row) -> Row:
-        kept = list(msgspec.structs.astuple(existing))
-        for i, value in enumerate(msgspec.structs.astuple(proposed)):
-            if i in common:
-                kept[i] = value
-        return table.codec.struct(*kept)
+        kept, given = list(msgspec.structs.astuple(existing)), msgspec.structs.astuple(proposed)
+        for i in chosen[id(proposed)]:
+            kept[i] = given[i]
+        after = table.codec.struct(*kept)
+        encode_rows(table, [after])  # the two together may be over the limit
+        return after
 
     return resolve
 
@@ -109,7 +111,12 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
     keys = []
     for row in rows:
         if not isinstance(row, Mapping):
-            row = dict(zip(columns or schema.primary_key, row, strict=True))
+            named = tuple(columns or schema.primary_key)
+            _explain_width([row], named)
+            row = dict(zip(named, row, strict=True))
+        for name in row:
+            if schema.index_of(name) is None:
+                raise unknown_column(schema, name)
         missing = [name for name in schema.primary_key if name not in row]
         if missing:
             raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
-from tablecast.engine.commit import Command
+from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.idempotency import Once
 from tablecast.engine.rows import RowCommand

@@ -81,6 +81,7 @@ class Database(Session):
     def backup(self, path: str | os.PathLike[str]) -> None:
         """A consistent copy of everything acknowledged so far, at `path`. Reads go on; writes wait for it to be made,
         which takes moments: files are linked, not copied."""
+        self._engine.check_open()
         if isinstance(self._engine.store, MemoryStore):
             raise BackupError("a database in memory has no files to back up")
         self._engine.backup(os.fspath(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -45,6 +45,7 @@ class ConsumeRequest:
     consumer: str | None = None
     visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000
     auto_offset_reset: bool = False
+    pinned_at: tuple[int, ...] | None = None  # an offset per partition, instead of `start`
 
     def check(self) -> None:
         if not 1 <= self.limit <= MAX_CONSUME:
@@ -58,10 +59,7 @@ class ConsumeRequest:
         """The same request with "latest" fixed to this moment: else what ends a wait would be over before it is read."""
         if self.group is not None or (self.start is not None and self.start.kind is not StartKind.LATEST):
             return self
-        if topic.partitions == 1 or self.partition is not None:
-            end = engine.log_range(topic.topic_id, self.partition or 0)[1]
-            return replace(self, start=Start(StartKind.OFFSET, end), partition=self.partition or 0)
-        return replace(self, start=Start(StartKind.TIMESTAMP, engine.now_ms()))
+        return replace(self, pinned_at=tuple(engine.log_range(topic.topic_id, p)[1] for p in range(topic.partitions)))
 
 
 def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
@@ -89,13 +87,11 @@ def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consum
 
 def _read(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
     start = request.start or LATEST
-    partitions = range(topic.partitions) if request.partition is None else [request.partition]
-    for partition in partitions:
-        check_partition(topic, partition)
+    partitions = _asked(topic, request.partition)
     messages: list[Message] = []
     next_offset, has_more = None, False
     for partition in partitions:
-        offset = engine.resolve(topic, partition, start)
+        offset = engine.resolve(topic, partition, start) if request.pinned_at is None else request.pinned_at[partition]
         left = request.limit - len(messages)
         found = engine.read(topic, partition, offset, left) if left else []
         messages += found
@@ -103,6 +99,13 @@ def _read(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
         has_more = has_more or after < engine.log_range(topic.topic_id, partition)[1]
         next_offset = after if len(partitions) == 1 else None
     return Consumed(messages, next_offset, has_more)
+
+
+def _asked(topic: Topic, partition: int | None) -> Sequence[int]:
+    if partition is None:
+        return range(topic.partitions)
+    check_partition(topic, partition)
+    return [partition]
 
 
 def consume(
@@ -160,7 +163,7 @@ def redrive(engine: Engine, command: Redrive) -> int:
 def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Iterator[pa.RecordBatch]:
     """A stateless read of any size, as Arrow record batches."""
     start = request.start or EARLIEST
-    for partition in range(topic.partitions) if request.partition is None else [request.partition]:
+    for partition in _asked(topic, request.partition):
         offset = engine.resolve(topic, partition, start)
         yield from engine.read_arrow(topic, partition, offset, engine.log_range(topic.topic_id, partition)[1])
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
-from tablecast.engine.commit import StalePlan
+from tablecast.engine.decision import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import LetGo, Settle
 from tablecast.engine.idempotency import Once, Recall, may_be_known
@@ -198,11 +198,15 @@ class Session:
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """A transaction of its own session: committed at the end of the block, rolled back by an exception."""
-        own = Session(self._engine, self._queries, self.actor, self.namespace)
+        own = self.twin()
         own.begin()
         yield own
         if own._transaction is not None:
             own.commit()
+
+    def twin(self) -> Session:
+        """Another session of the same actor: with a transaction of its own."""
+        return Session(self._engine, self._queries, self.actor, self.namespace)
 
     def _execute_once(self, sql: str, params: Sequence[Any], key: str) -> list[Result]:
         if self._transaction is not None:
@@ -215,7 +219,7 @@ class Session:
         if len(parsed) == 1 and isinstance(parsed[0], s.Insert):
             context = self._context((key, fingerprint))
             return [plan(parsed[0], context).run(context, params)]
-        own = Session(self._engine, self._queries, self.actor, self.namespace)
+        own = self.twin()
         own.begin()
         if may_be_known(self._engine.store, key):  # else its statements would meet what they did themselves
             repeated: Written | None = self._engine.execute(Recall(key, fingerprint))

@@ -44,12 +44,23 @@ SUPPORTED = (
 
 
 def bind(binder: Binder, source: exp.Expr) -> Node:
-    bound = _FUNCTIONS.get(type(source))
-    if bound is not None:
+    known = _FUNCTIONS.get(type(source))
+    if known is not None:
+        bound, arguments = known
+        _check_arguments(source, arguments)
         return bound(binder, source)
     if isinstance(source, exp.Anonymous) and source.name.lower() == "date_part":
         return _date_part(binder, source)
     raise UnsupportedSql(f"{_refused(source)}; supported are operators, CASE, and the functions {SUPPORTED}")
+
+
+def _check_arguments(source: exp.Expr, expected: str) -> None:
+    """A function is refused with arguments that its binding would not look at, or without those it needs."""
+    required = {name for name in expected.split() if not name.endswith("?")}
+    allowed = {name.rstrip("?") for name in expected.split()} | _PARSER_NOTES
+    given = {name for name, value in source.args.items() if value not in (None, False, [])}
+    if not required <= given <= allowed:
+        raise UnsupportedSql(f"{canonical(source)} does not have the arguments that the function takes here")
 
 
 def _refused(source: exp.Expr) -> str:
@@ -122,8 +133,6 @@ def _abs(binder: Binder, source: exp.Expr) -> Node:
 
 def _floor(binder: Binder, source: exp.Expr) -> Node:
     name = "floor" if isinstance(source, exp.Floor) else "ceil"
-    if source.args.get("decimals") or source.args.get("to"):
-        raise UnsupportedSql(f"{name.upper()} takes one argument: {canonical(source)}")
     node = _number(binder, source, name.upper())
     if node.type is None:
         return Const(DOUBLE, None)
@@ -192,30 +201,34 @@ def _date_trunc(binder: Binder, source: exp.Expr) -> Node:
     node = binder.settle(source.this)
     if node.type not in (DATE, TIMESTAMP):
         raise TypeMismatch(f"{canonical(source)} needs a TIMESTAMP or DATE, not {node.type or 'NULL'}")
-    if unit not in STARTS or source.args.get("zone"):
+    if unit not in STARTS:
         raise UnsupportedSql(f"{canonical(source)} is not supported; supported units: {', '.join(STARTS)}")
     if node.type == DATE and unit in TIME_PARTS:  # DuckDB's optimizer takes such a comparison for false
         raise UnsupportedSql(f"{canonical(source)}: a DATE has no {unit}; leave out DATE_TRUNC or CAST to TIMESTAMP")
     return Call(TIMESTAMP, "trunc", (node if node.type == TIMESTAMP else Cast(TIMESTAMP, node),), unit)
 
 
-_FUNCTIONS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
-    exp.Lower: _texts("lower", TEXT, "this"),
-    exp.Upper: _texts("upper", TEXT, "this"),
-    exp.Length: _texts("length", BIGINT, "this"),
-    exp.Replace: _texts("replace", TEXT, "this", "expression", "replacement"),
-    exp.StartsWith: _texts("starts_with", BOOLEAN, "this", "expression"),
-    exp.Contains: _texts("contains", BOOLEAN, "this", "expression"),
-    exp.Trim: _trim,
-    exp.Substring: _substring,
-    exp.Concat: _concat,
-    exp.Greatest: _extreme,
-    exp.Least: _extreme,
-    exp.Abs: _abs,
-    exp.Floor: _floor,
-    exp.Ceil: _floor,
-    exp.Round: _round,
-    exp.Extract: _date_part,
-    exp.TimestampTrunc: _date_trunc,
-    exp.DateTrunc: _date_trunc,
+# What sqlglot notes about a dialect's semantics; DuckDB's are the ones computed here.
+_PARSER_NOTES = {"safe", "coalesce", "ignore_nulls"}
+
+# Each with the arguments it takes, by sqlglot's names.
+_FUNCTIONS: dict[type[exp.Expr], tuple[Callable[[Binder, exp.Expr], Node], str]] = {
+    exp.Lower: (_texts("lower", TEXT, "this"), "this"),
+    exp.Upper: (_texts("upper", TEXT, "this"), "this"),
+    exp.Length: (_texts("length", BIGINT, "this"), "this"),
+    exp.Replace: (_texts("replace", TEXT, "this", "expression", "replacement"), "this expression replacement"),
+    exp.StartsWith: (_texts("starts_with", BOOLEAN, "this", "expression"), "this expression"),
+    exp.Contains: (_texts("contains", BOOLEAN, "this", "expression"), "this expression"),
+    exp.Trim: (_trim, "this expression? position?"),
+    exp.Substring: (_substring, "this start length?"),
+    exp.Concat: (_concat, "expressions"),
+    exp.Greatest: (_extreme, "this expressions?"),
+    exp.Least: (_extreme, "this expressions?"),
+    exp.Abs: (_abs, "this"),
+    exp.Floor: (_floor, "this"),
+    exp.Ceil: (_floor, "this"),
+    exp.Round: (_round, "this decimals?"),
+    exp.Extract: (_date_part, "this expression"),
+    exp.TimestampTrunc: (_date_trunc, "this unit"),
+    exp.DateTrunc: (_date_trunc, "this unit"),
 }

@@ -41,34 +41,48 @@ def _regex(piece: Piece) -> str:
 @lru_cache(maxsize=1024)
 def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
     cut = pieces(pattern, escape)
+    if any(ANY in piece for piece in cut):
+        return _with_wildcards(cut)
+    return _plain(["".join(character or "" for character in piece) for piece in cut])
+
+
+def _plain(cut: list[str]) -> Callable[[str], bool]:
     if len(cut) == 1:
-        return _exactly(cut[0])
-    first, *middle, last = (re.compile(_regex(piece), re.DOTALL) for piece in cut)
-    middle = [piece for piece in middle if piece.pattern]
-    last_length = len(cut[-1])
+        return cut[0].__eq__
+    first, *middle, last = cut
 
     def matches(text: str) -> bool:
-        start = first.match(text)
-        if start is None:
-            return False
-        position, end = start.end(), len(text) - last_length
-        if last.match(text, max(end, 0)) is None:
+        position, end = len(first), len(text) - len(last)
+        if position > end or not (text.startswith(first) and text.endswith(last)):
             return False
         for piece in middle:
-            found = piece.search(text, position)
-            if found is None:
+            found = text.find(piece, position, end)
+            if found < 0:
                 return False
-            position = found.end()
-        return position <= end
+            position = found + len(piece)
+        return True
 
     return matches
 
 
-def _exactly(piece: Piece) -> Callable[[str], bool]:
-    if ANY not in piece:
-        return "".join(character or "" for character in piece).__eq__
-    compiled = re.compile(_regex(piece), re.DOTALL)
-    return lambda text: compiled.fullmatch(text) is not None
+def _with_wildcards(cut: list[Piece]) -> Callable[[str], bool]:
+    compiled = [re.compile(_regex(piece), re.DOTALL) for piece in cut]
+    if len(cut) == 1:
+        return lambda text: compiled[0].fullmatch(text) is not None
+    first, *middle, last = compiled
+
+    def matches(text: str) -> bool:
+        position, end = len(cut[0]), len(text) - len(cut[-1])
+        if position > end or not (first.match(text) and last.match(text, end)):
+            return False
+        for piece in middle:
+            found = piece.search(text, position, end)
+            if found is None:
+                return False
+            position = found.end()
+        return True
+
+    return matches
 
 
 def like(text: str, pattern: str) -> bool:

@@ -1,0 +1,90 @@
+"""The contract of deciding: what a command may read, and what it answers.
+
+A command is a value. `decide` reads a `View` and returns a `Decision`: rows changed, messages, records, a response. It
+changes nothing; whoever called it takes the decision in (`engine.commit`), whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tablecast.codec.catalog import LogStart
+from tablecast.core.routing import Append
+from tablecast.engine.catalog import Catalog
+from tablecast.errors import TablecastError
+from tablecast.model.change import ChangeRun
+from tablecast.storage.base import Family
+
+Record = tuple[Family, bytes, bytes | None]  # None removes the key
+
+
+class RowView(Protocol):
+    """What deciding about rows may read: the state as of everything decided before."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def ts_ms(self) -> int: ...
+    def get(self, family: Family, key: bytes) -> bytes | None: ...
+    def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
+        """True only if no row has any of these keys, which all begin with `prefix`. False: they must be looked up."""
+        ...
+
+    def scan(
+        self,
+        family: Family,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        floor: bool = False,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Reader.scan`; `floor` sees only what is already written."""
+        ...
+
+
+class View(RowView, Protocol):
+    """And about logs. Messages of this very commit are counted by `log_end` only: they cannot be read yet."""
+
+    def log_start(self, topic_id: int, partition: int) -> int: ...
+    def log_end(self, topic_id: int, partition: int) -> int: ...
+    def written_end(self, topic_id: int, partition: int) -> int: ...
+    def written_bytes(self, topic_id: int, partition: int) -> int:
+        """Bytes of log ever written to the partition."""
+        ...
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a command does and answers."""
+
+    response: Any = None
+    runs: list[ChangeRun] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)  # messages that no row change causes: dead letters, redrives
+    records: list[Record] = field(default_factory=list)
+    ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
+    catalog: Catalog | None = None
+    log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)
+
+
+class Command(Protocol):
+    """A typed request to the writer. `weight` is about how many rows it touches.
+
+    One that has `alone = True` gets a commit of its own.
+    """
+
+    @property
+    def weight(self) -> int: ...
+    def decide(self, view: View) -> Decision: ...
+
+
+class StalePlan(TablecastError):
+    """The table changed between planning a statement and deciding it. The caller plans again; users never see it."""
+
+    code = "stale_plan"
+    retryable = True
