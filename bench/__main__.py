@@ -29,7 +29,6 @@ def workloads(quick: bool) -> dict[str, Workload]:
         "batches": lambda path: writes.batches(path, rounds, seconds),
         "route": lambda path: writes.route_cost(path, rounds, seconds),
         "arrow": lambda path: reads.topic_as_arrow(path, rounds, million),
-        "arrow-small": lambda path: reads.topic_as_arrow(path, rounds, million // 10, batch=20),
         "lookup": lambda path: reads.primary_key(path, rounds, seconds),
         "open": lambda path: recovery.open_after_kill(path, rounds, 10_000, million),
         "memory": lambda path: recovery.flat_memory(path, million * 5, million // 2),
@@ -53,7 +52,9 @@ def main() -> int:
             finally:
                 shutil.rmtree(path, ignore_errors=True)
     console.print(_table(found))
-    console.print(f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    console.print(
+        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    )
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([{**asdict(c), "ratio": c.ratio, "met": c.met} for c in found], indent=2))

@@ -30,7 +30,13 @@ def open_after_kill(path: Path, rounds: int, small: int, large: int) -> Iterator
 
     ours, theirs = in_turns(rounds, lambda: open_again(large), lambda: open_again(small))
     yield Comparison(
-        f"open a database of {large:,} messages after a kill", f"of {small:,} messages", ours, theirs, "ms", 3.0, at_most=True
+        f"open a database of {large:,} messages after a kill",
+        f"of {small:,} messages",
+        ours,
+        theirs,
+        "ms",
+        3.0,
+        at_most=True,
     )
 
 

@@ -6,11 +6,11 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.measure import Comparison, in_turns, percentile, repeat_rate, threads_rate
-from bench.peers import Numbers, RawRocks, Sqlite, Tablecast, make_row
+from bench.peers import Numbers, RawRocks, Row, Sqlite, Tablecast, make_row
 from tablecast.codec.log import MessageClass, encode_log_batch
 from tablecast.core.payload import payload_encoder
 from tablecast.model.change import Op
@@ -37,44 +37,46 @@ def single_rows(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]
     )  # fmt: skip
 
 
+class _Waiter:
+    """One thread's place in the bare loop."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.following: _Waiter | None = None
+
+
 def _bare_group_commit(path: Path, seconds: float) -> float:
     """Threads hand a token to one writer, which fsyncs and wakes them in a chain: nothing else."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    queue: list[list[threading.Lock | list[object] | None]] = []
+    queue: list[_Waiter] = []
     bell = threading.Semaphore(0)
-    stopped = False
+    waiters = [_Waiter() for _ in range(THREADS)]
+    stopped = threading.Event()
 
     def write() -> None:
         nonlocal queue
-        while True:
-            bell.acquire()
-            if stopped:
-                return
+        while bell.acquire() and not stopped.is_set():
             group, queue = queue, []
-            if not group:
-                continue
-            os.write(file, b"x" * 400 * len(group))
-            os.fsync(file)
-            for waiter, following in zip(group, [*group[1:], None], strict=True):
-                waiter[1] = following  # type: ignore[assignment]
-            group[0][0].release()  # type: ignore[union-attr]
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    waiters = [[threading.Lock(), None] for _ in range(THREADS)]
-    for waiter in waiters:
-        waiter[0].acquire()  # type: ignore[union-attr]
+            if group:
+                os.write(file, b"x" * 400 * len(group))
+                os.fsync(file)
+                for waiter, following in zip(group, [*group[1:], None], strict=True):
+                    waiter.following = following
+                group[0].gate.release()
 
     def work(number: int, i: int) -> None:
         mine = waiters[number]
-        queue.append(mine)  # type: ignore[arg-type]
+        queue.append(mine)
         bell.release()
-        mine[0].acquire()  # type: ignore[union-attr]
-        if mine[1] is not None:
-            mine[1][0].release()  # type: ignore[index]
+        mine.gate.acquire()
+        if mine.following is not None:
+            mine.following.gate.release()
 
+    writer = threading.Thread(target=write)
+    writer.start()
     rate = threads_rate(THREADS, seconds, work)
-    stopped = True
+    stopped.set()
     bell.release()
     writer.join()
     os.close(file)
@@ -85,8 +87,8 @@ def batches(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:
     ours, theirs, numbers = Tablecast(path / "tablecast"), Sqlite(path / "sqlite"), Numbers()
     raw, ready = RawRocks(path / "raw"), _ReadyBytes(ours)
 
-    def count(write: object, rows: list[object]) -> int:
-        write(rows)  # type: ignore[operator]
+    def count(write: Callable[[list[Row]], None], rows: list[Row]) -> int:
+        write(rows)
         return len(rows)
 
     rate, peer, limit = in_turns(
@@ -140,5 +142,11 @@ def route_cost(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:
     routed.db.close()
     plain.db.close()
     yield Comparison(
-        "p99 of a durable single-row write with a route", "the same without any route", ours, theirs, "ms", 1.3, at_most=True
+        "p99 of a durable single-row write with a route",
+        "the same without any route",
+        ours,
+        theirs,
+        "ms",
+        1.3,
+        at_most=True,
     )
