@@ -470,7 +470,7 @@ def test_seq_is_the_commit_that_last_wrote_the_row(orders: Database) -> None:
 
 def test_a_transaction_is_one_commit(orders: Database) -> None:
     with orders.transaction() as tx:
-        assert tx.execute("INSERT INTO app.orders (id, customer) VALUES (4, 'x')").seq is None or True
+        tx.execute("INSERT INTO app.orders (id, customer) VALUES (4, 'x')")
         tx.execute("UPDATE app.orders SET amount = 1 WHERE id = 1")
         tx.execute("DELETE FROM app.orders WHERE id = 2")
     told = messages(orders)[3:]
@@ -724,26 +724,26 @@ def test_create_alter_drop_topic(db: Database) -> None:
 
 
 def test_sources(orders: Database) -> None:
-    orders.execute("CREATE TOPIC app.some PARTITIONS 3")
+    orders.execute("CREATE TOPIC app.picked PARTITIONS 3")
     orders.execute(
-        "ALTER TOPIC app.some ADD SOURCE app.orders ON INSERT, UPDATE WHERE amount > 15 AND status = 'new' "
+        "ALTER TOPIC app.picked ADD SOURCE app.orders ON INSERT, UPDATE WHERE amount > 15 AND status = 'new' "
         "PARTITION BY customer WITH (payload = 'key')"
     )
-    assert orders.execute("DESCRIBE TOPIC app.some").rows == [
-        ("app.some", "app.orders", "insert, update", "amount > 15 AND status = 'new'", "customer", "key")
+    assert orders.execute("DESCRIBE TOPIC app.picked").rows == [
+        ("app.picked", "app.orders", "insert, update", "amount > 15 AND status = 'new'", "customer", "key")
     ]
-    assert messages(orders, "app.some") == [], "what was there before is not told without a backfill"
+    assert messages(orders, "app.picked") == [], "what was there before is not told without a backfill"
     orders.execute("UPDATE app.orders SET amount = amount")
     orders.execute("DELETE FROM app.orders WHERE id = 3")
-    assert sorted(m.key for m in messages(orders, "app.some")) == [b'["2"]', b'["3"]']
-    orders.execute("ALTER TOPIC app.some DROP SOURCE app.orders ON UPDATE")
+    assert sorted(m.key for m in messages(orders, "app.picked")) == [b'["2"]', b'["3"]']
+    orders.execute("ALTER TOPIC app.picked DROP SOURCE app.orders ON UPDATE")
     orders.execute("UPDATE app.orders SET amount = amount")
-    assert len(messages(orders, "app.some")) == 2
-    orders.execute("ALTER TOPIC app.some ADD SOURCE app.orders ON UPDATE, DELETE")
+    assert len(messages(orders, "app.picked")) == 2
+    orders.execute("ALTER TOPIC app.picked ADD SOURCE app.orders ON UPDATE, DELETE")
     orders.execute("DELETE FROM app.orders")
-    assert len(messages(orders, "app.some")) == 4
-    orders.execute("ALTER TOPIC app.some DROP SOURCE app.orders")
-    assert orders.execute("DESCRIBE TOPIC app.some").rows == []
+    assert len(messages(orders, "app.picked")) == 4
+    orders.execute("ALTER TOPIC app.picked DROP SOURCE app.orders")
+    assert orders.execute("DESCRIBE TOPIC app.picked").rows == []
 
 
 def test_a_filter_matches_only_what_is_true(db: Database) -> None:
@@ -764,9 +764,7 @@ def test_backfill(orders: Database) -> None:
     sql = "ALTER TOPIC app.late ADD SOURCE app.orders ON ANY WHERE amount > 25 WITH (backfill = TRUE)"
     assert orders.execute(sql).row_count == 2
     orders.execute("INSERT INTO app.orders (id, customer, amount) VALUES (4, 'x', 50)")
-    assert [(op, key) for op, key, _ in since(orders, 0, "app.late")] == [
-        ("insert", [k]) for k in (["1"], ["3"], ["4"])
-    ] or [(op, key) for op, key, _ in since(orders, 0, "app.late")] == [("insert", [k]) for k in "134"]
+    assert [(op, key) for op, key, _ in since(orders, 0, "app.late")] == [("insert", [key]) for key in "134"]
 
 
 def test_all_changes_of_one_row_keep_their_order(orders: Database) -> None:
@@ -950,6 +948,14 @@ def test_redrive_of_what_its_topic_no_longer_keeps(failing: Database) -> None:
     assert (copy.offset, copy.key, copy.payload) == (2, original.key, original.payload)
 
 
+def test_redrive_to_a_topic_that_was_made_anew(failing: Database) -> None:
+    """It has no such offset: the copy is what is sent."""
+    failing.execute("DROP TOPIC app.jobs")
+    failing.execute("CREATE TOPIC app.jobs PARTITIONS 1")
+    failing.execute("REDRIVE TOPIC app.dead ALL")
+    assert [(m.offset, m.value["customer"]) for m in messages(failing, "app.jobs")] == [(0, "ann")]
+
+
 def test_a_redriven_copy_goes_to_its_rows_partition(db: Database) -> None:
     db.execute_all(
         """CREATE TABLE app.t (id INT PRIMARY KEY);
@@ -1011,11 +1017,13 @@ def test_retention_by_size(orders: Database) -> None:
     assert [m.offset for m in messages(orders)] == list(range(removed.count, 63))
 
 
-def test_retention_by_size_can_take_everything(orders: Database) -> None:
+def test_retention_by_size_keeps_the_newest_commit(orders: Database) -> None:
+    """However small the limit: what was just written can be read."""
+    orders.execute("UPDATE app.orders SET amount = 1 WHERE id < 3")
     orders.execute("ALTER TOPIC app.events SET (retention_max_bytes = 1)")
     assert orders.run_job("retention").count == 3
-    assert orders.execute("SELECT messages, bytes FROM system.topics").rows == [(0, 0)]
-    assert messages(orders) == []
+    assert [m.offset for m in messages(orders)] == [3, 4]
+    assert log_entries(orders, "app.events") == 1
 
 
 # --- looking around ------------------------------------------------------------------------------------------

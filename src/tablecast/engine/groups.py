@@ -164,12 +164,11 @@ def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: g
     message = read_messages(view, topic.topic_id, partition, letter.offset, end, 1)[0]
     origin = DeadLetterOrigin(topic.full_name, group, partition, letter.offset, letter.deliveries, letter.reason)
     payload = msgspec.json.encode(DeadLetterPayload(message.source_table, origin, msgspec.Raw(message.payload)))
-    return _append(target, message, payload)
+    return _append(target, partition_of(message.key, target.partitions), message, payload)
 
 
-def _append(target: Topic, message: Message, payload: bytes) -> Append:
+def _append(target: Topic, partition: int, message: Message, payload: bytes) -> Append:
     said = MessageClass(message.source_table, message.op, message.payload_mode, message.user_id)
-    partition = partition_of(message.key, target.partitions)
     hashed = content_hash(message.op, payload)
     return Append(target.topic_id, partition, said, [message.key], [payload], [hashed])
 
@@ -309,7 +308,10 @@ class Redrive:
         if self.offset is not None:
             wanted = [self.offset] if first <= self.offset < end else []
             if not wanted:
-                raise OffsetOutOfRange(f"{topic.full_name} holds offsets {first} to {end - 1}, not {self.offset}")
+                raise OffsetOutOfRange(
+                    f"offset {self.offset} is not in partition {partition} of {topic.full_name}: it holds {first} to {end}",
+                    topic=topic.full_name, partition=partition, offset=self.offset, log_start=first, log_end=end,
+                )  # fmt: skip
         else:
             wanted = list(range(first, end))
         for offset in wanted:
@@ -322,8 +324,10 @@ class Redrive:
         letter = decode_dead_letter(message)
         origin = view.catalog.topic(letter.origin.topic)
         partition, offset = letter.origin.partition, letter.origin.offset
-        if offset < view.log_start(origin.topic_id, partition):
-            decision.appends.append(_append(origin, message, bytes(letter.message)))
+        first, end = view.log_start(origin.topic_id, partition), view.written_end(origin.topic_id, partition)
+        if not first <= offset < end:  # a topic made anew may have another number of partitions
+            again = _append(origin, partition % origin.partitions, message, bytes(letter.message))
+            decision.appends.append(again)
             return
         place = (origin.topic_id, letter.origin.group, partition)
         state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))

@@ -82,7 +82,7 @@ class RemoveExpired:
 
     def decide(self, view: View) -> Decision:
         records: list[Record] = []
-        removed = Removed()
+        gone: dict[tuple[str, bytes], int] = {}  # a key that was written twice has two entries
         for entry in self.entries:
             expires_ms, family, key = keys.decode_expiry_key(entry)
             if expires_ms > view.ts_ms:
@@ -91,8 +91,8 @@ class RemoveExpired:
             value = view.get(Family(family), key)
             if value is not None and self._is_over(view, Family(family), key, value):
                 records.append((Family(family), key, None))
-                removed += Removed(1, len(key) + len(value))
-        return Decision(removed, records=records)
+                gone[family, key] = len(key) + len(value)
+        return Decision(Removed(len(gone), sum(gone.values())), records=records)
 
     def _is_over(self, view: View, family: Family, key: bytes, value: bytes) -> bool:
         if family is Family.ROWS:

@@ -47,6 +47,7 @@ class AsyncSession:
         self._pool = pool
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self._engine.check_open()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, functools.partial(function, *args, **kwargs))
 
@@ -129,8 +130,9 @@ class AsyncSession:
                 woken.clear()
                 found = await self._call(consume_now, engine, topic, request)
                 left = until - loop.time()
-                if found.messages or found.skipped or left <= 0 or engine.closed:
+                if found.messages or found.skipped or left <= 0:
                     return found
+                engine.check_open()  # closing wakes whoever waits
                 wait = min(left, seconds_to_deadline(engine, topic, request))
                 try:
                     await asyncio.wait_for(woken.wait(), wait)
@@ -208,7 +210,9 @@ class AsyncDatabase(AsyncSession):
         await self._call(self.database.backup, path)
 
     async def close(self) -> None:
-        await self._call(self.database.close)
+        """Finishes queued writes and closes. Idempotent."""
+        if not self._engine.closed:
+            await self._call(self.database.close)
         self._pool.shutdown()
 
     async def __aenter__(self) -> Self:

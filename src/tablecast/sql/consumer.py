@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tablecast.errors import Conflict, DatabaseClosed
+from tablecast.errors import Conflict, DatabaseClosed, InvalidRequest
 from tablecast.model.message import Message
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ class Retry:
     attempts: int = 1
     backoff_seconds: float = 0.1
     max_backoff_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidRequest(
+                f"attempts is {self.attempts}: a handler is tried at least 1 time", attempts=self.attempts
+            )
 
 
 class Consumer:

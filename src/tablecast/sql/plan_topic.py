@@ -124,8 +124,9 @@ def consume(
             woken.clear()
             found = consume_now(engine, topic, request)
             left = until - monotonic()
-            if found.messages or found.skipped or left <= 0 or engine.closed:
+            if found.messages or found.skipped or left <= 0:
                 return found
+            engine.check_open()  # closing wakes whoever waits
             woken.wait(min(left, seconds_to_deadline(engine, topic, request)))
     finally:
         unsubscribe()
