@@ -149,9 +149,7 @@ ABCDE = {bytes([letter]): b"v" for letter in b"acegi"}
         (b"d", b"e", b""),
     ],
 )
-def test_scan_takes_start_and_leaves_out_end(
-    store: Store, start: bytes, end: bytes | None, expected: bytes
-) -> None:
+def test_scan_takes_start_and_leaves_out_end(store: Store, start: bytes, end: bytes | None, expected: bytes) -> None:
     put(store, ABCDE)
     for reader in (store, store.snapshot()):
         assert b"".join(keys(reader, start, end)) == expected
@@ -488,9 +486,7 @@ def apply(model: Model, operation: tuple[Any, ...]) -> None:
             model[family] = {k: v for k, v in model[family].items() if not start <= k < end}
 
 
-def expected(
-    model: Model, family: Family, start: bytes, end: bytes | None, how: str
-) -> list[tuple[bytes, bytes]]:
+def expected(model: Model, family: Family, start: bytes, end: bytes | None, how: str) -> list[tuple[bytes, bytes]]:
     entries = model[family]
     if how == "floor":
         start = max((k for k in entries if k <= start), default=start)

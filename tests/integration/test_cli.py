@@ -432,7 +432,7 @@ class Terminal:
             stderr=inside,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
-            env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **env},
+            env={**os.environ, "COLUMNS": "200", "LINES": "50", "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **env},
         )
         os.close(inside)
         self._seen = ""

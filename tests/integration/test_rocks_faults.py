@@ -56,9 +56,7 @@ ACKNOWLEDGED = {b"%04d" % number: b"row %d " % number * 20 for number in range(C
 
 
 def killed(path: Path, tail: str) -> Path:
-    done = subprocess.run(
-        [sys.executable, "-c", WRITE_AND_DIE, str(path), tail], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path), tail], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return path
 
@@ -284,9 +282,7 @@ def test_a_flipped_bit_in_marker_or_watermark_is_an_error_or_harmless(synced_ima
             (path / name).write_bytes(intact)
 
 
-@pytest.mark.parametrize(
-    "marker", [b"", b"{", b"[]", b'{"format": "one"}', b'{"format": 0, "created_by": "0"}']
-)
+@pytest.mark.parametrize("marker", [b"", b"{", b"[]", b'{"format": "one"}', b'{"format": 0, "created_by": "0"}'])
 def test_an_unreadable_marker_is_corrupt(flushed_image: Path, path: Path, marker: bytes) -> None:
     shutil.copytree(flushed_image, path)
     (path / "TABLECAST").write_bytes(marker)
@@ -406,9 +402,7 @@ def test_a_second_open_is_refused_here_and_elsewhere(path: Path) -> None:
     write(store, {b"a": b"1"})
     with pytest.raises(DatabaseLocked, match=f"{path} is already open in this process"):
         RocksStore.open(str(path))
-    other = subprocess.run(
-        [sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, check=True
-    )
+    other = subprocess.run([sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, check=True)
     assert f"{path} is open in another process" in other.stdout
     assert store.get(ROWS, b"a") == b"1"
     store.close()
@@ -498,9 +492,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, int]]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_stops_writes_and_loses_nothing_acknowledged(
-    small_disk: tuple[Path, int], tmp_path: Path
-) -> None:
+def test_a_full_disk_stops_writes_and_loses_nothing_acknowledged(small_disk: tuple[Path, int], tmp_path: Path) -> None:
     disk, limit = small_disk
     command = [sys.executable, "-c", FILL, str(disk / "db"), str(limit)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -268,9 +268,7 @@ def _without_seq(row: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _diff(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    changed = {
-        name: {"old": before[name], "new": after[name]} for name in after if after[name] != before[name]
-    }
+    changed = {name: {"old": before[name], "new": after[name]} for name in after if after[name] != before[name]}
     return {"id": after["id"], **changed}
 
 

@@ -42,9 +42,7 @@ TWO = table(BIGINT, TEXT)
 
 
 def tree(sql: str) -> Any:
-    return sqlglot.parse_one(
-        sql + " ", dialect="duckdb"
-    )  # sqlglot misreads a text that has $1 and ends in ''
+    return sqlglot.parse_one(sql + " ", dialect="duckdb")  # sqlglot misreads a text that has $1 and ends in ''
 
 
 def path(sql: str, schema: TableSchema = ONE, params: Sequence[Any] = ()) -> AccessPath:
@@ -74,9 +72,7 @@ def path(sql: str, schema: TableSchema = ONE, params: Sequence[Any] = ()) -> Acc
 )
 def test_points(where: str, keys: list[int]) -> None:
     kind = AccessKind.POINT if len(keys) == 1 else AccessKind.POINTS
-    assert path(f"SELECT * FROM app.t WHERE {where}") == AccessPath(
-        kind, tuple((k,) for k in keys), exact=True
-    )
+    assert path(f"SELECT * FROM app.t WHERE {where}") == AccessPath(kind, tuple((k,) for k in keys), exact=True)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +107,8 @@ def test_a_conjunct_that_is_left_over_narrows_but_is_not_exact() -> None:
     assert path("SELECT * FROM t WHERE k0 = 5 AND v > 1") == AccessPath(AccessKind.POINT, ((5,),))
     assert path("SELECT * FROM t WHERE k0 = 5 AND k0 = 6") == AccessPath(AccessKind.POINT, ((5,),))
     assert path("SELECT * FROM t WHERE k0 = 5 AND k0 < 6") == AccessPath(AccessKind.POINT, ((5,),))
-    assert path("SELECT * FROM t WHERE k0 >= 5 AND k0 <= 5.5") == AccessPath(
-        AccessKind.RANGE, lower=(5, True)
-    )
-    assert path("SELECT * FROM t WHERE k0 > 5 AND k0 > 6 LIMIT 3") == AccessPath(
-        AccessKind.RANGE, lower=(5, False)
-    )
+    assert path("SELECT * FROM t WHERE k0 >= 5 AND k0 <= 5.5") == AccessPath(AccessKind.RANGE, lower=(5, True))
+    assert path("SELECT * FROM t WHERE k0 > 5 AND k0 > 6 LIMIT 3") == AccessPath(AccessKind.RANGE, lower=(5, False))
 
 
 def test_composite_keys() -> None:
@@ -417,9 +409,7 @@ def cases(draw: st.DrawFn) -> Case:
                 return f"{column} {draw(st.sampled_from(['<', '<=', '>', '>=']))} {value(kind)}"
         return "v = 1"
 
-    shown = draw(
-        st.sampled_from(["*", "*", "v, k0", "k0 AS v, v AS k0", "v + 1 AS w", "count(*) AS n", "DISTINCT v"])
-    )
+    shown = draw(st.sampled_from(["*", "*", "v, k0", "k0 AS v, v AS k0", "v + 1 AS w", "count(*) AS n", "DISTINCT v"]))
     sql = f"SELECT {shown} FROM app.t"
     if conjuncts := [conjunct() for _ in range(draw(st.integers(0, 4)))]:
         sql += " WHERE " + " AND ".join(conjuncts)

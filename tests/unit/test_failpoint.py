@@ -78,9 +78,7 @@ def test_an_error_comes_out_of_the_place_that_was_hit() -> None:
 def test_an_unknown_name_is_an_error(use, another_is_armed: bool) -> None:  # type: ignore[no-untyped-def]
     if another_is_armed:
         failpoint.arm("before_sync", lambda: None)
-    with pytest.raises(
-        InvalidRequest, match=r"unknown failpoint 'befor_sync'; the failpoints are: after_sync, "
-    ):
+    with pytest.raises(InvalidRequest, match=r"unknown failpoint 'befor_sync'; the failpoints are: after_sync, "):
         use("befor_sync")
 
 
@@ -98,9 +96,7 @@ def test_after_is_not_negative() -> None:
 def test_hits_of_many_threads_fire_once() -> None:
     runs: list[None] = []
     failpoint.arm("after_write", lambda: runs.append(None), after=4000)
-    hits = [
-        threading.Thread(target=lambda: [failpoint.hit("after_write") for _ in range(1000)]) for _ in range(8)
-    ]
+    hits = [threading.Thread(target=lambda: [failpoint.hit("after_write") for _ in range(1000)]) for _ in range(8)]
     for thread in hits:
         thread.start()
     for thread in hits:

@@ -38,9 +38,7 @@ def test_a_history_that_keeps_the_promises_passes(done: list[Step], topics: set[
 # --- single promises ----------------------------------------------------------------------------------------
 
 
-def message(
-    offset: int, key: Any, row: dict[str, Any], seq: int, op: Op = Op.INSERT, **fields: Any
-) -> Message:
+def message(offset: int, key: Any, row: dict[str, Any], seq: int, op: Op = Op.INSERT, **fields: Any) -> Message:
     """A message of app.orders in full, as a server would have made it."""
     made = {
         "topic_id": 1,
@@ -228,9 +226,7 @@ def test_raise_if_bad_shows_the_first_culprit_and_the_count() -> None:
         r.invoke(f"w{n}", ORDERS, "insert", [n])
         r.ok(f"w{n}", seq=n)
     r.saw_topic(EVERYTHING, [])
-    with pytest.raises(
-        AssertionError, match=r"lost: app.everything: acknowledged write 'w0' .*\(and 2 more\)"
-    ):
+    with pytest.raises(AssertionError, match=r"lost: app.everything: acknowledged write 'w0' .*\(and 2 more\)"):
         check(r.history(), routes={EVERYTHING: lambda write: True}).raise_if_bad()
 
 
@@ -250,9 +246,7 @@ def test_fold_sets_and_removes() -> None:
 
 
 def record_some(r: Recorder) -> None:
-    r.invoke(
-        "w1", ORDERS, "insert", b'["1"]', {"id": 1, "amount": Decimal("1.50")}, txn_id="t", user_id="ann"
-    )
+    r.invoke("w1", ORDERS, "insert", b'["1"]', {"id": 1, "amount": Decimal("1.50")}, txn_id="t", user_id="ann")
     r.ok("w1", seq=3)
     r.invoke("w2", ORDERS, "delete", [1])
     r.fail("w2", error=ValueError("no"))

@@ -300,9 +300,7 @@ def the_fold_of_the_topic_is_not_the_table(world: World) -> None:
 def nobody_wrote_a_message(world: World) -> None:
     last = world.logs[LARGE][-1]
     payload = retold(last, id="999", write="nobody")
-    phantom = msgspec.structs.replace(
-        last, offset=last.offset + 1, message_id=10**9, key='["999"]', payload=payload
-    )
+    phantom = msgspec.structs.replace(last, offset=last.offset + 1, message_id=10**9, key='["999"]', payload=payload)
     world.insert_after(LARGE, last, phantom)
 
 
@@ -346,9 +344,7 @@ def a_consumer_got_what_is_not_on_the_log(world: World) -> None:
 @fault(Kind.REDELIVERED)
 def a_message_came_back_after_its_ack(world: World) -> None:
     ack = next(e for e in world.events if isinstance(e, Acked) and e.group == "billing")
-    acked = [
-        m for m in world.logs[EVERYTHING] if m.partition == ack.partition and m.offset <= (ack.upto or 0)
-    ]
+    acked = [m for m in world.logs[EVERYTHING] if m.partition == ack.partition and m.offset <= (ack.upto or 0)]
     again = msgspec.structs.replace(world.pick(acked), delivery=1000)
     # At the time of the ack, so that no reset comes between; asked for after it.
     world.events.append(Delivered(ack.at, "billing", "eve", EVERYTHING, ack.at + 1, (again,)))
@@ -375,9 +371,7 @@ def a_message_names_another_table(world: World) -> None:
 
 @fault(Kind.WRONG_CONTENT)
 def a_message_has_the_wrong_op(world: World) -> None:
-    inserts = [
-        m for m in world.messages(LARGE, world.writes(Ok)) if m.op == "insert" and int(m.value["id"]) >= 100
-    ]
+    inserts = [m for m in world.messages(LARGE, world.writes(Ok)) if m.op == "insert" and int(m.value["id"]) >= 100]
     world.replace(LARGE, world.pick(inserts), op="update")
 
 
@@ -396,9 +390,7 @@ def a_row_says_something_else(world: World) -> None:
 
 @fault(Kind.WRONG_CONTENT)
 def a_consumer_got_something_else(world: World) -> None:
-    at, delivered = world.pick(
-        [(i, e) for i, e in enumerate(world.events) if isinstance(e, Delivered) and e.messages]
-    )
+    at, delivered = world.pick([(i, e) for i, e in enumerate(world.events) if isinstance(e, Delivered) and e.messages])
     first, *others = delivered.messages
     wrong = msgspec.structs.replace(first, payload=retold(first, amount=51.5))
     world.events[at] = msgspec.structs.replace(delivered, messages=(wrong, *others))

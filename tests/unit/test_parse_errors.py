@@ -82,13 +82,9 @@ def test_too_large() -> None:
 
 
 def test_one_wrong_statement_refuses_the_text_and_is_named() -> None:
-    error = refused(
-        "SELECT 1; CREATE TABLE t (a INT); SELECT 2", InvalidSchema, "statement 2 of 3", "primary key"
-    )
+    error = refused("SELECT 1; CREATE TABLE t (a INT); SELECT 2", InvalidSchema, "statement 2 of 3", "primary key")
     assert error.details["statement"] == 2
-    refused(
-        "SELECT 1; EXECUTE AS USER 'a' (SELECT 1; BAD)", SqlSyntaxError, "statement 2 of 2: statement 2 of 2"
-    )
+    refused("SELECT 1; EXECUTE AS USER 'a' (SELECT 1; BAD)", SqlSyntaxError, "statement 2 of 2: statement 2 of 2")
 
 
 # --- nesting ------------------------------------------------------------------------------------------------

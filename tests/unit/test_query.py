@@ -40,9 +40,7 @@ ORDERS = pa.table(
         "_seq": pa.array([7, 8, 9], pa.int64()),
     }
 )
-CUSTOMERS = pa.table(
-    {"customer": ["ann", "bob"], "city": ["Oslo", "Rome"], "_seq": pa.array([1, 2], pa.int64())}
-)
+CUSTOMERS = pa.table({"customer": ["ann", "bob"], "city": ["Oslo", "Rome"], "_seq": pa.array([1, 2], pa.int64())})
 OTHER_ORDERS = pa.table({"id": pa.array([1, 2], pa.int64()), "customer": ["x", "y"]})
 TABLES = {
     ("app", "orders"): ORDERS,
@@ -63,9 +61,7 @@ def run(engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any =
     return engine.run(sqlglot.parse_one(sql, dialect="duckdb"), tables, params)
 
 
-def rows(
-    engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any = TABLES
-) -> list[tuple[Any, ...]]:
+def rows(engine: QueryEngine, sql: str, params: Sequence[Any] = (), tables: Any = TABLES) -> list[tuple[Any, ...]]:
     return Result.of_arrow(run(engine, sql, params, tables)).rows
 
 
@@ -213,25 +209,21 @@ def test_every_type_comes_out_as_it_went_in(engine: QueryEngine) -> None:
 
 def test_uuid_as_text(engine: QueryEngine) -> None:
     text = pa.table({"u": [str(UUID(int=5))]})
-    assert rows(engine, "SELECT u FROM t WHERE u = $1", [UUID(int=5)], {(None, "t"): text}) == [
-        (str(UUID(int=5)),)
-    ]
+    assert rows(engine, "SELECT u FROM t WHERE u = $1", [UUID(int=5)], {(None, "t"): text}) == [(str(UUID(int=5)),)]
 
 
 def test_a_timestamp_is_an_instant(engine: QueryEngine) -> None:
     tables = {(None, "t"): TYPED}
-    assert rows(engine, "SELECT ts + INTERVAL 1 DAY FROM t WHERE b", (), tables) == [
-        (WHEN + timedelta(days=1),)
-    ]
+    assert rows(engine, "SELECT ts + INTERVAL 1 DAY FROM t WHERE b", (), tables) == [(WHEN + timedelta(days=1),)]
     assert rows(engine, "SELECT date_trunc('hour', ts) FROM t WHERE b", (), tables) == [
         (datetime(2024, 5, 1, 12, tzinfo=UTC),)
     ]
     elsewhere = WHEN.astimezone(timezone(timedelta(hours=9)))
     for same in (WHEN, elsewhere, WHEN.replace(tzinfo=None)):
         assert rows(engine, "SELECT s FROM t WHERE ts = $1", [same], tables) == [("Grüße 😀",)]
-    assert rows(
-        engine, "SELECT ts::TIMESTAMPTZ, ts::TIMESTAMP_NS, ts::TIMESTAMP_S FROM t WHERE b", (), tables
-    ) == [(WHEN, WHEN, WHEN.replace(microsecond=0))]
+    assert rows(engine, "SELECT ts::TIMESTAMPTZ, ts::TIMESTAMP_NS, ts::TIMESTAMP_S FROM t WHERE b", (), tables) == [
+        (WHEN, WHEN, WHEN.replace(microsecond=0))
+    ]
 
 
 @pytest.mark.parametrize(

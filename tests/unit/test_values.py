@@ -118,7 +118,9 @@ ACCEPTED: list[tuple[Callable[[Any], Any], Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("coerce", "given", "held"), ACCEPTED, ids=[f"{i}-{type(g).__name__}" for i, (_, g, _) in enumerate(ACCEPTED)])
+@pytest.mark.parametrize(
+    ("coerce", "given", "held"), ACCEPTED, ids=[f"{i}-{type(g).__name__}" for i, (_, g, _) in enumerate(ACCEPTED)]
+)
 def test_accepted(coerce: Callable[[Any], Any], given: Any, held: Any) -> None:
     result = coerce(given)
     assert result == held

@@ -105,9 +105,7 @@ def _tiled(committed: int, lengths: list[tuple[int, Status]]) -> tuple[Fragment,
     below: Status = ACKED  # all below `committed` counts as one acknowledged fragment
     for length, status in lengths:
         if status == below:
-            raise CorruptData(
-                f"group state is not canonical: two fragments of one status meet at offset {start}"
-            )
+            raise CorruptData(f"group state is not canonical: two fragments of one status meet at offset {start}")
         fragments.append(Fragment(start, start + length, status))
         start, below = start + length, status
     if start > MAX_OFFSET:

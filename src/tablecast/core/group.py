@@ -222,9 +222,7 @@ def _lost_from(state: GroupState, log_start: int) -> int | None:
     return oldest if oldest < log_start else None
 
 
-def _without_dead(
-    state: GroupState, limit: int, max_deliveries: int
-) -> tuple[GroupState, tuple[DeadLetter, ...]]:
+def _without_dead(state: GroupState, limit: int, max_deliveries: int) -> tuple[GroupState, tuple[DeadLetter, ...]]:
     if not max_deliveries:
         return state, ()
     dead: list[DeadLetter] = []
@@ -298,9 +296,7 @@ def ack_upto(state: GroupState, upto_offset: int, *, consumer: str | None = None
     return state, state.acknowledged_offset
 
 
-def ack(
-    state: GroupState, offsets: Iterable[int], *, consumer: str | None = None
-) -> tuple[GroupState, Acknowledged]:
+def ack(state: GroupState, offsets: Iterable[int], *, consumer: str | None = None) -> tuple[GroupState, Acknowledged]:
     """Acknowledges single offsets: claimed ones, and those that came back and that nobody was given since.
 
     With `consumer`, those in another's open claim are left alone and reported; without, whoever holds them.

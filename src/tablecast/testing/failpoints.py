@@ -91,9 +91,7 @@ def _action(word: str, name: str, spec: str) -> failpoint.Action:
         return kill
     if word == "raise":
         return raising(StorageFailure(f"injected at failpoint {name!r}", failpoint=name))
-    raise InvalidRequest(
-        f"{VARIABLE}: unknown action {word!r} in {spec!r}; it is 'kill' or 'raise'", spec=spec
-    )
+    raise InvalidRequest(f"{VARIABLE}: unknown action {word!r} in {spec!r}; it is 'kill' or 'raise'", spec=spec)
 
 
 def _after(option: str, spec: str) -> int:

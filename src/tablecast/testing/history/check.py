@@ -60,14 +60,9 @@ class _Check:
 
     def run(self) -> Report:
         self._require_observations()
-        gaps = {
-            t: check_log(self._topics[t], rule.partition_by, self._findings)
-            for t, rule in self._rules.items()
-        }
+        gaps = {t: check_log(self._topics[t], rule.partition_by, self._findings) for t, rule in self._rules.items()}
         matchings = self._match()
-        figures = {
-            t: self._cover(self._topics[t], matchings[t], rule, gaps[t]) for t, rule in self._rules.items()
-        }
+        figures = {t: self._cover(self._topics[t], matchings[t], rule, gaps[t]) for t, rule in self._rules.items()}
         for content in self._tables:
             check_table(content, self._writes, self._evidence, self._findings)
         self._check_transactions()
@@ -130,9 +125,7 @@ class _Check:
         if not contents or not log.whole:
             return
         messages = [message for message in log.messages if message.table in rule.folds]
-        if (
-            rule.partition_by is not None
-        ):  # a row may have moved between partitions: only commits order its changes
+        if rule.partition_by is not None:  # a row may have moved between partitions: only commits order its changes
             messages.sort(key=lambda message: message.seq)
         newest = {message.row_key: message.seq for message in messages}
         folded = fold(messages)

@@ -9,9 +9,7 @@ from tablecast.testing.history.observed import TopicLog
 from tablecast.testing.history.report import Findings, GroupFigures, Kind
 
 
-def check_groups(
-    events: Iterable[AnyEvent], topics: Mapping[str, TopicLog], findings: Findings
-) -> list[GroupFigures]:
+def check_groups(events: Iterable[AnyEvent], topics: Mapping[str, TopicLog], findings: Findings) -> list[GroupFigures]:
     """Follows the consumers' events in their order."""
     groups: dict[tuple[str, str], GroupCheck] = {}
     for event in events:
@@ -71,9 +69,7 @@ class GroupCheck:
         for partition, state in sorted(self._partitions.items()):
             for offset in sorted(state.ever_acked - state.delivered):
                 if offset >= self._log_start(partition):  # what was retained away cannot be delivered
-                    self._add(
-                        Kind.SKIPPED, f"partition {partition} offset {offset} was acked, but nobody got it"
-                    )
+                    self._add(Kind.SKIPPED, f"partition {partition} offset {offset} was acked, but nobody got it")
         unique = sum(len(state.delivered) for state in self._partitions.values())
         acked = sum(len(state.ever_acked) for state in self._partitions.values())
         return GroupFigures(self._group, self._topic, self._deliveries, unique, acked)

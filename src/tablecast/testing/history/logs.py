@@ -59,9 +59,7 @@ def _check_message_ids(log: TopicLog, findings: Findings) -> None:
     for message in log.messages:
         earlier = first.setdefault(message.message_id, message)
         if earlier is not message:
-            findings.add(
-                Kind.DUPLICATED, log.topic, f"{message} has message id {message.message_id}, as has {earlier}"
-            )
+            findings.add(Kind.DUPLICATED, log.topic, f"{message} has message id {message.message_id}, as has {earlier}")
 
 
 def _check_partitions(log: TopicLog, partition_by: PartitionKey | None, findings: Findings) -> None:
@@ -70,6 +68,4 @@ def _check_partitions(log: TopicLog, partition_by: PartitionKey | None, findings
         key = message.row_key if partition_by is None else partition_by(message)
         first = home.setdefault(key, message)
         if first.partition != message.partition:
-            findings.add(
-                Kind.WRONG_PARTITION, log.topic, f"{message} has the partition key of {first}: {key!s}"
-            )
+            findings.add(Kind.WRONG_PARTITION, log.topic, f"{message} has the partition key of {first}: {key!s}")

@@ -69,9 +69,7 @@ def _read(path: Path) -> Iterator[AnyEvent]:
             try:
                 yield _decode(line)
             except msgspec.MsgspecError as error:
-                raise CorruptData(
-                    f"{path} line {number} is not a history event: {error}", line=number
-                ) from error
+                raise CorruptData(f"{path} line {number} is not a history event: {error}", line=number) from error
 
 
 class Recorder:
@@ -161,9 +159,7 @@ class Recorder:
         for part, last, items in _parts(keyed):
             self._record(Rows, table, part, last, tuple(items), user_id)
 
-    def saw_topic(
-        self, topic: str, messages: Iterable[Message], *, starts: Mapping[int, int] | None = None
-    ) -> None:
+    def saw_topic(self, topic: str, messages: Iterable[Message], *, starts: Mapping[int, int] | None = None) -> None:
         """The whole content of a topic, partitions in the order they were read; `starts`: those above 0."""
         seen = (Seen.of(message) for message in messages)
         above = dict(starts or {})

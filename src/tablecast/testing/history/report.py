@@ -96,9 +96,7 @@ class Report(msgspec.Struct, frozen=True):
 
     def table(self) -> str:
         """A summary for people."""
-        return "\n".join(
-            [*self._write_lines(), *self._topic_lines(), *self._group_lines(), *self._problem_lines()]
-        )
+        return "\n".join([*self._write_lines(), *self._topic_lines(), *self._group_lines(), *self._problem_lines()])
 
     def _write_lines(self) -> list[str]:
         w = self.writes
@@ -108,14 +106,10 @@ class Report(msgspec.Struct, frozen=True):
         ]
 
     def _topic_lines(self) -> list[str]:
-        lines = [
-            _TOPIC_LINE.format("topic", "expected", "covered", "coverage", "messages", "duplication", "gaps")
-        ]
+        lines = [_TOPIC_LINE.format("topic", "expected", "covered", "coverage", "messages", "duplication", "gaps")]
         for t in self.topics.values():
             coverage, duplication = f"{_floored_percent(t.coverage)} %", f"{float(t.duplication):.4f}"
-            lines.append(
-                _TOPIC_LINE.format(t.topic, t.expected, t.covered, coverage, t.messages, duplication, t.gaps)
-            )
+            lines.append(_TOPIC_LINE.format(t.topic, t.expected, t.covered, coverage, t.messages, duplication, t.gaps))
         return lines if self.topics else []
 
     def _group_lines(self) -> list[str]:
@@ -152,6 +146,5 @@ class Findings:
 
     def problems(self) -> list[Problem]:
         return [
-            Problem(kind, where, culprit, self._count[kind, where])
-            for (kind, where), culprit in self._first.items()
+            Problem(kind, where, culprit, self._count[kind, where]) for (kind, where), culprit in self._first.items()
         ]

@@ -45,9 +45,7 @@ class State(NamedTuple):
 class RowCheck:
     """One row as it was seen (None: it was not there) against the writes to it."""
 
-    def __init__(
-        self, row_key: RowKey, seen: Columns | None, writes: list[Write], evidence: Evidence
-    ) -> None:
+    def __init__(self, row_key: RowKey, seen: Columns | None, writes: list[Write], evidence: Evidence) -> None:
         self._row_key = row_key
         self._seen = seen
         self._evidence = evidence

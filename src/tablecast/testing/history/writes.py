@@ -156,9 +156,7 @@ def _named(by_id: dict[str, Write], event: Ok | Fail) -> list[Write]:
 
 
 def _fail(write: Write, event: Fail) -> None:
-    if (
-        write.outcome is Outcome.UNKNOWN
-    ):  # a request that was sent again may be refused once and acknowledged once
+    if write.outcome is Outcome.UNKNOWN:  # a request that was sent again may be refused once and acknowledged once
         write.outcome, write.ended_at = Outcome.FAILED, event.at
 
 
@@ -170,9 +168,7 @@ def _ok(write: Write, event: Ok, newest_at_invoke: int, findings: Findings) -> N
     write.outcome = Outcome.NOTHING if event.seq is None else Outcome.OK
     write.seq, write.ended_at = event.seq, event.at
     if event.seq is not None and event.seq <= newest_at_invoke:
-        findings.add(
-            Kind.REORDERED, COMMITS, f"{write} was sent after seq {newest_at_invoke} had been acknowledged"
-        )
+        findings.add(Kind.REORDERED, COMMITS, f"{write} was sent after seq {newest_at_invoke} had been acknowledged")
 
 
 def _acknowledge_whole_transactions(writes: list[Write]) -> None:
