@@ -379,6 +379,20 @@ class DatabaseMachine(RuleBasedStateMachine):
             if given and how != "keep":
                 self.settle_offsets(topic, group, partition, given[-1:] if how == "upto" else given, consumer, how)
 
+    @rule(group=st.sampled_from(GROUPS), partition=st.integers(0, 2), clear=st.booleans(), again=st.booleans())
+    def give_up(self, group: str, partition: int, clear: bool, again: bool) -> None:
+        """Until what was claimed is dead; then perhaps it is sent back, with or without the log it came from."""
+        topic = self.model.topics["app.work"]
+        for _ in range(topic.max_deliveries):
+            given = self.claim(topic, group, partition, "one", 2, EARLIEST, 10_000, reset=True)
+            if given:
+                self.settle_offsets(topic, group, partition, given, "one", "nack")
+        self.claim(topic, group, partition, "two", 2, EARLIEST, 10_000, reset=True)
+        if clear:
+            self.clear_topic(topic.name)
+        if again:
+            self.send_back(None)
+
     @rule(name=st.sampled_from(["app.plain", "app.dedup", "app.brief"]), group=st.sampled_from(GROUPS))
     def consume_all_partitions(self, name: str, group: str) -> None:
         topic = self.model.topics[name]
@@ -478,9 +492,11 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), everything=st.booleans())
     def redrive(self, data: st.DataObject, everything: bool) -> None:
-        dead = self.model.topics["app.dead"]
-        only = None if everything else data.draw(st.integers(0, dead.end(0)))
-        seq = self.next_seq
+        end = self.model.topics["app.dead"].end(0)
+        self.send_back(None if everything else data.draw(st.integers(0, end)))
+
+    def send_back(self, only: int | None) -> None:
+        dead, seq = self.model.topics["app.dead"], self.next_seq
 
         def effect() -> int:
             if only is not None and not dead.starts[0] <= only < dead.end(0):
