@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -120,7 +121,7 @@ def report(
         "shop.big_orders": sum(p.big for p in publishers),
         "shop.activity": sum(p.activity for p in publishers),
     }
-    table = Table(title="Every write, on every topic that asked for it")
+    table = Table(title="Every write, on every topic that asked for it", box=box.SIMPLE)
     for heading in ("topic", "read by", "writes", "messages", "coverage", "duplication"):
         table.add_column(heading, justify="left" if heading in ("topic", "read by") else "right", no_wrap=True)
     sound = True
