@@ -28,7 +28,7 @@ test: $(READY) ## run all tests
 
 check: $(READY) ## style, types and layers
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff format --check src tests bench examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -512,3 +513,18 @@ def test_a_job_that_fails_keeps_no_other_from_running(
     with Database(disk(), jobs_interval_seconds=0.001):
         assert ran.wait(JOIN_SECONDS)
     assert "job retention failed" in caplog.text
+
+
+def test_a_ticket_that_nobody_waits_for_holds_nobody_up() -> None:
+    store = FaultyStore(MemoryStore())
+    with Database(store, jobs_interval_seconds=3600) as db, ThreadPoolExecutor(4) as pool:
+        db.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        with store.hold_sync() as hold:
+            first = pool.submit(db.execute, "INSERT INTO t VALUES (0)")
+            hold.wait_until_held()
+            left = db.engine.submit(Recall("no such key", b""))  # in the next commit, and ahead of the others
+            others = [pool.submit(db.execute, "INSERT INTO t VALUES (?)", (i,)) for i in (1, 2, 3)]
+            hold.release()
+        for future in (first, *others):
+            future.result(60)
+        assert left.wait() is None

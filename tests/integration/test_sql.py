@@ -819,6 +819,22 @@ def test_dedup_window(db: Database, clock: FakeClock) -> None:
     assert list(db.engine.store.scan(Family.KEYS)) == []
 
 
+def test_a_dedup_window_that_grows(db: Database, clock: FakeClock) -> None:
+    """What was remembered for the shorter window counts for the longer one, and is removed after it."""
+    db.execute_all(
+        """CREATE TABLE app.t (id INT PRIMARY KEY, v INT); CREATE TOPIC app.events WITH (dedup_window_seconds = 10);
+        ALTER TOPIC app.events ADD SOURCE app.t ON ANY; INSERT INTO app.t VALUES (1, 1); UPDATE app.t SET v = 2;
+        ALTER TOPIC app.events SET (dedup_window_seconds = 100)"""
+    )
+    clock.advance(20_000)
+    assert db.run_job("expiry").count == 0
+    db.execute("UPDATE app.t SET v = 2")
+    assert len(messages(db)) == 2
+    clock.advance(80_000)
+    assert db.run_job("expiry").count == 2
+    assert list(db.engine.store.scan(Family.KEYS)) == list(db.engine.store.scan(Family.EXPIRY)) == []
+
+
 def test_clear_topic(orders: Database) -> None:
     orders.consume("app.events", group="behind", limit=1)
     orders.consume("app.events", group="done")
@@ -946,6 +962,23 @@ def test_redrive_of_what_its_topic_no_longer_keeps(failing: Database) -> None:
     failing.execute("REDRIVE TOPIC app.dead ALL")
     (copy,) = messages(failing, "app.jobs")
     assert (copy.offset, copy.key, copy.payload) == (2, original.key, original.payload)
+
+
+def test_a_dead_letter_is_never_taken_for_a_repeat(failing: Database) -> None:
+    """It is all that is left of its message: a dedup window does not swallow the second one, nor what is sent back."""
+    for topic in ("app.dead", "app.jobs"):
+        failing.execute(f"ALTER TOPIC {topic} SET (dedup_window_seconds = 3600)")
+    failing.ack("app.jobs", "g", 1)
+    for deaths in (2, 3):
+        assert failing.execute("REDRIVE TOPIC app.dead ALL").row_count == 1
+        for _ in range(2):
+            failing.consume("app.jobs", group="g", limit=1)
+            failing.nack("app.jobs", "g", [0], reason="no luck")
+        assert failing.consume("app.jobs", group="g").messages == []
+        assert len(messages(failing, "app.dead")) == deaths
+    failing.execute("CLEAR TOPIC app.jobs")
+    assert failing.execute("REDRIVE TOPIC app.dead ALL").row_count == 1
+    assert [m.value["customer"] for m in messages(failing, "app.jobs")] == ["ann"]
 
 
 def test_redrive_to_a_topic_that_was_made_anew(failing: Database) -> None:

@@ -740,11 +740,11 @@ class RocksMachine(DatabaseMachine):
 
     def open(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.db = self.database(RocksStore.open(Path(self.folder.name) / "db", create=True))
+        self.db = self.database(RocksStore.open(str(Path(self.folder.name) / "db"), create=True))
 
     def reopen(self) -> None:
         self.db.close()
-        self.db = self.database(RocksStore.open(Path(self.folder.name) / "db", create=False))
+        self.db = self.database(RocksStore.open(str(Path(self.folder.name) / "db"), create=False))
 
     def teardown(self) -> None:
         super().teardown()

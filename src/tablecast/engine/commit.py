@@ -134,7 +134,10 @@ class PendingCommit:
         self.catalog = catalog
 
     def _route(self, decision: Decision) -> tuple[list[Append], list[Record], int]:
-        """The messages, the records that remember them, and how many were dropped as said before."""
+        """The messages, the records that remember them, and how many were dropped as said before.
+
+        A dead letter is all that is left of its message, so it is not dropped for saying what another one said.
+        """
         appends = decision.appends
         for run in decision.runs:
             table = self.catalog.tables[run.table_id]
@@ -143,8 +146,9 @@ class PendingCommit:
                 appends = appends + route_run(run, routes, table.payload, table.schema.full_name)
         deduplicating = [a for a in appends if self.catalog.topics[a.topic_id].dedup_window_seconds]
         if not deduplicating:
-            return appends, [], 0
-        return deduplicate(self, appends)
+            return decision.letters + appends, [], 0
+        kept, remembered, dropped = deduplicate(self, appends)
+        return decision.letters + kept, remembered, dropped
 
     def _row_values(self, run: ChangeRun) -> list[bytes | None]:
         if run.op is Op.DELETE:

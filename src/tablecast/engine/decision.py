@@ -65,7 +65,8 @@ class Decision:
 
     response: Any = None
     runs: list[ChangeRun] = field(default_factory=list)
-    appends: list[Append] = field(default_factory=list)  # messages that no row change causes: dead letters, redrives
+    appends: list[Append] = field(default_factory=list)  # messages of rows that do not change: a backfill
+    letters: list[Append] = field(default_factory=list)  # dead letters, and what is sent back: never a repeat
     records: list[Record] = field(default_factory=list)
     ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     catalog: Catalog | None = None

@@ -151,7 +151,7 @@ class Claim:
         if after != before:
             decision.records.append(record(self.topic_id, self.group, partition, after))
         for letter in claimed.dead:
-            decision.appends.append(_dead_letter(view, topic, self.group, partition, letter))
+            decision.letters.append(_dead_letter(view, topic, self.group, partition, letter))
         if claimed.end > claimed.start or claimed.skipped:
             decision.response.append(Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped))
         return claimed.end - claimed.start, len(claimed.dead)
@@ -327,7 +327,7 @@ class Redrive:
         first, end = view.log_start(origin.topic_id, partition), view.written_end(origin.topic_id, partition)
         if not first <= offset < end:  # a topic made anew may have another number of partitions
             again = _append(origin, partition % origin.partitions, message, bytes(letter.message))
-            decision.appends.append(again)
+            decision.letters.append(again)
             return
         place = (origin.topic_id, letter.origin.group, partition)
         state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))

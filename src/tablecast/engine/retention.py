@@ -72,7 +72,8 @@ class TrimLog:
 
 @dataclass(slots=True)
 class RemoveExpired:
-    """Follows expiry entries whose time has come. An entry that was overtaken by a later write only goes itself."""
+    """Follows expiry entries whose time has come. One that comes too early, because of a later write or a window that
+    grew, is filed again for the right time."""
 
     entries: list[bytes] = field(default_factory=list)
 
@@ -89,17 +90,24 @@ class RemoveExpired:
                 continue
             records.append((Family.EXPIRY, entry, None))
             value = view.get(Family(family), key)
-            if value is not None and self._is_over(view, Family(family), key, value):
+            ends_ms = None if value is None else self._ends_ms(view, Family(family), key, value)
+            if value is None or ends_ms is None:
+                continue
+            if ends_ms <= view.ts_ms:
                 records.append((Family(family), key, None))
                 gone[family, key] = len(key) + len(value)
+            else:
+                records.append((Family.EXPIRY, keys.expiry_key(ends_ms, family, key), b""))
         return Decision(Removed(len(gone), sum(gone.values())), records=records)
 
-    def _is_over(self, view: View, family: Family, key: bytes, value: bytes) -> bool:
+    def _ends_ms(self, view: View, family: Family, key: bytes, value: bytes) -> int | None:
+        """When what is stored expires; None for never."""
         if family is Family.ROWS:
             table = view.catalog.tables.get(int.from_bytes(key[:4], "big"))
-            return table is None or (table.ttl_ms is not None and row_stamp(value)[1] + table.ttl_ms <= view.ts_ms)
+            if table is None:
+                return 0
+            return None if table.ttl_ms is None else row_stamp(value)[1] + table.ttl_ms
         if key[:1] == b"i":
-            return decode_remembered(value).expires_ms <= view.ts_ms
+            return decode_remembered(value).expires_ms
         topic = view.catalog.topics.get(int.from_bytes(key[1:5], "big"))
-        seen_ms = decode_seen(value)
-        return topic is None or seen_ms + topic.dedup_window_seconds * 1000 <= view.ts_ms
+        return 0 if topic is None else decode_seen(value) + topic.dedup_window_seconds * 1000

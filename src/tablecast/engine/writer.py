@@ -22,6 +22,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from tablecast.core import failpoint
@@ -48,7 +49,7 @@ _log = logging.getLogger("tablecast.writer")
 class Ticket:
     """A command on its way. `wait` returns its answer once it is durable."""
 
-    __slots__ = ("_callback", "_gate", "_next", "command", "error", "result")
+    __slots__ = ("_callback", "_gate", "_next", "_waited_for", "_woken", "command", "error", "result")
 
     def __init__(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> None:
         self.command = command
@@ -56,41 +57,52 @@ class Ticket:
         self.error: BaseException | None = None
         self._callback = callback
         self._next: Ticket | None = None
+        self._waited_for = False  # only a thread that waits can pass the chain on
+        self._woken = False
         self._gate = allocate_lock()
         self._gate.acquire()
 
     def wait(self) -> Any:
         try:
+            self._waited_for = True
             self._gate.acquire()
-        except BaseException:  # KeyboardInterrupt: somebody must still pass the chain on
-            threading.Thread(target=self._pass_on, args=(True,), daemon=True).start()
+            self._wake_next()
+        except BaseException:  # KeyboardInterrupt, at whatever instruction: somebody must still pass the chain on
+            threading.Thread(target=self._wait_instead, daemon=True).start()
             raise
-        self._pass_on()
         if self.error is not None:
             raise self.error
         return self.result
 
-    def _pass_on(self, acquire: bool = False) -> None:
-        if acquire:
+    def wake(self) -> None:
+        self._woken = True
+        self._gate.release()
+
+    def _wake_next(self) -> None:
+        following, self._next = self._next, None
+        if following is not None:
+            following.wake()
+
+    def _wait_instead(self) -> None:
+        if not self._woken:
             self._gate.acquire()
-        if self._next is not None:
-            self._next._gate.release()
+        self._wake_next()
 
 
 def answer(tickets: list[Ticket]) -> None:
     """Callbacks are called, waiting threads are woken as a chain."""
-    waiting: Ticket | None = None
-    first: Ticket | None = None
+    waiting: list[Ticket] = []
     for ticket in tickets:
         if ticket._callback is not None:
             _call(ticket._callback, ticket)
-        elif waiting is None:
-            first = waiting = ticket
+        elif ticket._waited_for:
+            waiting.append(ticket)
         else:
-            waiting._next = ticket
-            waiting = ticket
-    if first is not None:
-        first._gate.release()
+            ticket.wake()  # nobody is there yet to pass the chain on
+    for ticket, following in pairwise(waiting):
+        ticket._next = following
+    if waiting:
+        waiting[0].wake()
 
 
 def _call(callback: Callable[[Ticket], None], ticket: Ticket) -> None:
