@@ -22,7 +22,7 @@ Workload = Callable[[Path], Iterator[Comparison]]
 
 
 def workloads(quick: bool) -> dict[str, Workload]:
-    rounds, seconds = (3, 1.0) if quick else (5, 3.0)
+    rounds, seconds = (3, 1.0) if quick else (5, 2.0)
     million = 100_000 if quick else 1_000_000
     return {
         "single": lambda path: writes.single_rows(path, rounds, seconds),
@@ -48,16 +48,18 @@ def main() -> int:
         with console.status(name):
             path = Path(tempfile.mkdtemp(prefix=f"tablecast-bench-{name}-"))
             try:
-                found += list(run(path))
+                for comparison in run(path):
+                    found.append(comparison)
+                    console.print(f"{name}: {comparison.ratio:.2f} × {comparison.against}")
             finally:
                 shutil.rmtree(path, ignore_errors=True)
     console.print(_table(found))
-    console.print(
-        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    )
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    console.print(machine)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps([{**asdict(c), "ratio": c.ratio, "met": c.met} for c in found], indent=2))
+        comparisons = [{**asdict(c), "ratio": c.ratio, "met": c.met} for c in found]
+        args.json.write_text(json.dumps({"machine": machine, "comparisons": comparisons}, indent=2) + "\n")
     return 0
 
 

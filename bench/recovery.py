@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -43,9 +42,9 @@ def open_after_kill(path: Path, rounds: int, small: int, large: int) -> Iterator
 # Opens, says how long it took, writes a megabyte that stays in the log, and is killed.
 _OPEN = """
 import os, signal, sys, time
-import tablecast
+from tablecast import open
 began = time.perf_counter()
-db = tablecast.open(sys.argv[1])
+db = open(sys.argv[1])
 print((time.perf_counter() - began) * 1000, flush=True)
 first = db.execute("SELECT max(id) FROM bench.orders").scalar() + 1
 db.insert("bench.orders", [(first + i, "c", 1, "new", "x" * 120) for i in range(1000)])
@@ -53,13 +52,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+# Loads a database and is killed. A process of its own: a fork would inherit locks of RocksDB's threads.
+_LOAD = """
+import os, signal, sys
+from pathlib import Path
+from bench.peers import Numbers, Tablecast
+side, numbers = Tablecast(Path(sys.argv[1]), durability="none"), Numbers()
+for _ in range(int(sys.argv[2]) // 1000):
+    side.insert(numbers.block(1000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def _written_and_killed(path: Path, messages: int) -> None:
-    if os.fork() == 0:
-        side, numbers = Tablecast(path, durability="none"), Numbers()
-        for _ in range(messages // BATCH):
-            side.insert(numbers.block(BATCH))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.wait()
+    subprocess.run([sys.executable, "-c", _LOAD, str(path), str(messages)], check=False)
 
 
 def flat_memory(path: Path, rows: int, settled: int) -> Iterator[Comparison]:

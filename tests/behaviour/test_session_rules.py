@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import tablecast
-from tablecast.errors import InvalidRequest, TransactionState
+from tablecast.errors import InvalidRequest, PermissionDenied, TransactionState
 
 
 @pytest.fixture
@@ -41,3 +41,13 @@ def test_an_idempotency_key_inside_a_transaction_is_refused(db: tablecast.Databa
 def test_an_unknown_role_is_refused_with_the_known_ones(db: tablecast.Database) -> None:
     with pytest.raises(InvalidRequest, match="user, service, dba, system"):
         db.session("ann", "boss")
+
+
+def test_topics_are_shown_to_those_who_may_consume_them() -> None:
+    with tablecast.open(":memory:") as db:
+        db.execute("CREATE TABLE t (id INT PRIMARY KEY); CREATE TOPIC e; ALTER TOPIC e ADD SOURCE t ON ANY WHERE id > 5")
+        ann = db.session("ann", "user")
+        for sql in ("SHOW TOPICS", "DESCRIBE TOPIC e"):
+            with pytest.raises(PermissionDenied, match="takes service"):
+                ann.execute(sql)
+            assert len(db.session("billing", "service").execute(sql)) == 1

@@ -185,6 +185,7 @@ def show_tables(statement: s.ShowTables, context: Context) -> Result:
 
 
 def show_topics(statement: s.ShowTopics, context: Context) -> Result:
+    require(context.actor, Role.SERVICE, "SHOW TOPICS")
     return _shown(context, "topics", None if statement.namespace is None else "namespace", statement.namespace)
 
 
@@ -203,6 +204,7 @@ def describe(statement: s.Describe, context: Context) -> Result:
 
 
 def describe_topic(statement: s.DescribeTopic, context: Context) -> Result:
+    require(context.actor, Role.SERVICE, f"DESCRIBE TOPIC {statement.topic}")
     topic = find_topic(context.catalog, statement.topic, context.namespace)
     return _shown(context, "topic_sources", "topic", topic.full_name)
 

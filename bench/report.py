@@ -1,0 +1,43 @@
+"""`python -m bench.report RESULTS.json PAGE.md`: puts a run's table between the page's bench marks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+_MARKS = re.compile(r"<!-- bench -->.*?<!-- /bench -->", re.DOTALL)
+
+
+def table(run: dict[str, Any]) -> str:
+    lines = [
+        f"One run of `make bench` on {run['machine']}. Both sides of a row ran in turns; medians.",
+        "",
+        "| workload | against | tablecast | the other | ratio | aim |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for c in run["comparisons"]:
+        aim = f"{'≤' if c['at_most'] else '≥'} {c['target']:g}"
+        met = "" if c["met"] else " (missed)"
+        lines.append(
+            f"| {c['workload']} | {c['against']} | {_number(c['ours'])} {c['unit']} | {_number(c['theirs'])} "
+            f"| {c['ratio']:.2f} × | {aim}{met} |"
+        )
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def main() -> int:
+    results, page = Path(sys.argv[1]), Path(sys.argv[2])
+    made = f"<!-- bench -->\n{table(json.loads(results.read_text()))}\n<!-- /bench -->"
+    page.write_text(_MARKS.sub(lambda _: made, page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
