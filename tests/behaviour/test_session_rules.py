@@ -45,7 +45,9 @@ def test_an_unknown_role_is_refused_with_the_known_ones(db: tablecast.Database) 
 
 def test_topics_are_shown_to_those_who_may_consume_them() -> None:
     with tablecast.open(":memory:") as db:
-        db.execute("CREATE TABLE t (id INT PRIMARY KEY); CREATE TOPIC e; ALTER TOPIC e ADD SOURCE t ON ANY WHERE id > 5")
+        db.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY); CREATE TOPIC e; ALTER TOPIC e ADD SOURCE t ON ANY WHERE id > 5"
+        )
         ann = db.session("ann", "user")
         for sql in ("SHOW TOPICS", "DESCRIBE TOPIC e"):
             with pytest.raises(PermissionDenied, match="takes service"):
