@@ -43,7 +43,7 @@ docs: $(READY) ## check that every link and code block of the docs holds
 
 lock: $(READY) ## resolve the dependencies again (needs `pip install uv` in .venv)
 	@$(BIN)/python -m uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
-	  --generate-hashes --no-emit-index-url --no-header -o requirements.lock
+	  --generate-hashes --no-header -o requirements.lock
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
