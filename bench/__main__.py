@@ -68,7 +68,7 @@ def _table(found: list[Comparison]) -> Table:
     for heading in ("workload", "against", "ours", "theirs", "ratio", "target", ""):
         table.add_column(heading, justify="left" if heading in ("workload", "against", "") else "right")
     for c in found:
-        target = f"{'≤' if c.at_most else '≥'} {c.target:g}"
+        target = f"{'≤' if c.at_most else '≥'} {c.target:g}" if c.target else ""
         table.add_row(
             c.workload, c.against, f"{c.ours:,.1f} {c.unit}" if c.ours < 100 else f"{c.ours:,.0f} {c.unit}",
             f"{c.theirs:,.1f}" if c.theirs < 100 else f"{c.theirs:,.0f}", f"{c.ratio:.2f} ×", target,

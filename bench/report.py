@@ -19,7 +19,8 @@ def table(run: dict[str, Any]) -> str:
         "|---|---|--:|--:|--:|--:|",
     ]
     for c in run["comparisons"]:
-        aim = f"{'≤' if c['at_most'] else '≥'} {c['target']:g}"
+        # A target of 0 is none: the row is there to compare with.
+        aim = f"{'≤' if c['at_most'] else '≥'} {c['target']:g}" if c["target"] else ""
         met = "" if c["met"] else " (missed)"
         lines.append(
             f"| {c['workload']} | {c['against']} | {_number(c['ours'])} {c['unit']} | {_number(c['theirs'])} "
