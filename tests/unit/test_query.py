@@ -137,7 +137,7 @@ def test_a_tree_is_bound_again_when_its_tables_have_other_columns(engine: QueryE
         ("SELECT * FROM orders o JOIN customers c USING (customer) WHERE o._seq > c._seq", "id customer amount city"),
         ("SELECT * FROM orders, customers WHERE orders._seq = 7", "id customer amount customer city"),
         ("SELECT o.*, c._seq FROM orders o, customers c", "id customer amount _seq"),
-        ("SELECT * FROM orders SEMI JOIN customers ON orders.customer = customers.customer AND customers._seq > 0", "id customer amount"),
+        ("SELECT * FROM orders SEMI JOIN customers ON orders.customer = customers.customer AND customers._seq > 0", "id customer amount"),  # noqa: E501
         ("SELECT * FROM (SELECT id, _seq FROM orders)", "id _seq"),
         ("SELECT * FROM (SELECT *, _seq FROM orders) s", "id customer amount _seq"),
         ("SELECT * FROM (SELECT * FROM orders WHERE _seq > 1) s", "id customer amount"),
