@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 Rate = Callable[[], float]  # runs one round and returns operations per second
 
@@ -72,6 +73,20 @@ def repeat_rate(seconds: float, work: Callable[[], int]) -> float:
     while time.perf_counter() - began < seconds:
         count += work()
     return count / (time.perf_counter() - began)
+
+
+Given = TypeVar("Given")
+
+
+def prepared_rate(seconds: float, prepare: Callable[[], Given], work: Callable[[Given], int]) -> float:
+    """Likewise, with the clock stopped while the input of the next call is made."""
+    count, spent = 0, 0.0
+    while spent < seconds:
+        given = prepare()
+        began = time.perf_counter()
+        count += work(given)
+        spent += time.perf_counter() - began
+    return count / spent
 
 
 def percentile(values: list[float], share: float) -> float:

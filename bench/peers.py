@@ -108,7 +108,7 @@ class RawRocks:
         self.rows = self.root.get_column_family_handle("rows")
         self.log = self.root.get_column_family_handle("log")
 
-    def write(self, rows: list[tuple[bytes, bytes]], log: tuple[bytes, bytes]) -> None:
+    def write(self, rows: list[tuple[bytes, bytes]], log: tuple[bytes, bytes]) -> int:
         batch = WriteBatch(raw_mode=True)
         put, family = batch.put, self.rows
         for key, value in rows:
@@ -116,3 +116,4 @@ class RawRocks:
         batch.put(log[0], log[1], self.log)
         self.root.write(batch)
         self.root.flush_wal(True)
+        return len(rows)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.measure import Comparison, in_turns, percentile, repeat_rate, threads_rate
+from bench.measure import Comparison, in_turns, percentile, prepared_rate, threads_rate
 from bench.peers import Numbers, RawRocks, Row, Sqlite, Tablecast, make_row
 from tablecast.codec.log import MessageClass, encode_log_batch
 from tablecast.core.payload import payload_encoder
@@ -93,9 +93,9 @@ def batches(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:
 
     rate, peer, limit = in_turns(
         rounds,
-        lambda: repeat_rate(seconds, lambda: count(ours.insert, numbers.block(BATCH))),
-        lambda: repeat_rate(seconds, lambda: count(theirs.insert, numbers.block(BATCH))),
-        lambda: repeat_rate(seconds, lambda: ready.write(raw)),
+        lambda: prepared_rate(seconds, lambda: numbers.block(BATCH), lambda rows: count(ours.insert, rows)),
+        lambda: prepared_rate(seconds, lambda: numbers.block(BATCH), lambda rows: count(theirs.insert, rows)),
+        lambda: prepared_rate(seconds, ready.next, lambda ready: raw.write(*ready)),
     )
     ours.db.close()
     name = f"batches of {BATCH:,} rows, same route, fsync"
@@ -117,13 +117,12 @@ class _ReadyBytes:
         self._log = encode_log_batch([said], [0] * BATCH, keys, payloads, [0] * BATCH)
         self._at = 0
 
-    def write(self, raw: RawRocks) -> int:
+    def next(self) -> tuple[list[tuple[bytes, bytes]], tuple[bytes, bytes]]:
         first = self._at
         self._at += BATCH
         pack = struct.Struct(">IQ").pack
         rows = [(pack(1, first + i), value) for i, value in enumerate(self._values)]
-        raw.write(rows, (pack(1, first), self._log))
-        return BATCH
+        return rows, (pack(1, first), self._log)
 
 
 def route_cost(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:

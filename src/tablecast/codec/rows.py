@@ -133,7 +133,7 @@ class RowCodec:
         self.key_types = tuple(schema.columns[i].type for i in schema.key_indexes)
         self._table_prefix = keys.table_prefix(schema.table_id)
         self.encode_key: Callable[[bytes, Sequence[Any]], bytes] = _key_encoder(schema)
-        self.key_of_row: Callable[[bytes, Row], bytes] = _row_key_encoder(schema)
+        self.keys_of_rows: Callable[[bytes, Sequence[Row]], list[bytes]] = _row_key_encoder(schema)
         self.builder = lru_cache(maxsize=256)(self._builder)
 
     def prefix(self, user_id: str | None) -> bytes:
@@ -141,6 +141,9 @@ class RowCodec:
         if user_id is None:
             return self._table_prefix
         return keys.user_prefix(self.schema.table_id, user_id)
+
+    def key_of_row(self, prefix: bytes, row: Row) -> bytes:
+        return self.keys_of_rows(prefix, (row,))[0]
 
     def decode(self, value: bytes) -> Row:
         """The row in a stored value."""
@@ -279,7 +282,7 @@ def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]
     )
 
 
-def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Row], bytes]:
+def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Row]], list[bytes]]:
     indexes = schema.key_indexes
     names: dict[str, Any] = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
     names["pack"] = struct.Struct(">Q").pack
@@ -287,5 +290,6 @@ def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Row], bytes]:
     for i in indexes:
         is_bigint = schema.columns[i].type.name is TypeName.BIGINT  # the usual key: spared a call
         parts.append(f"pack(row.c{i} + {1 << 63})" if is_bigint else f"e{i}(row.c{i})")
-    made: Callable[[bytes, Row], bytes] = eval(f"lambda prefix, row: prefix + {' + '.join(parts)}", names)
+    loop = f"lambda prefix, rows: [prefix + {' + '.join(parts)} for row in rows]"
+    made: Callable[[bytes, Sequence[Row]], list[bytes]] = eval(loop, names)
     return made

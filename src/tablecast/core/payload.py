@@ -8,8 +8,8 @@ and a message's key: the primary key's values as a JSON array. BIGINT and DECIMA
 them), a DECIMAL with all its digits and no exponent; TIMESTAMP is ISO 8601 with Z, BYTES is base64, JSON columns are
 embedded as they are, NULL is null.
 
-Encoding is on the write path of every row, so per table a struct type and a constructor call are generated once and
-msgspec writes the bytes.
+Encoding is on the write path of every row, so per table a struct type and a loop over rows that calls its constructor
+are generated once, and msgspec writes the bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tablecast.model.schema import Column, TableSchema, TypeName
 from tablecast.model.topic import PayloadMode
 
 _encode = msgspec.json.Encoder().encode
-RowToBytes = Callable[[Any], bytes]
+RowsToBytes = Callable[[Sequence[Any]], list[bytes]]
 _TABLE = "_table"
 _PLAIN_SCALE = 6  # up to this scale str() of a Decimal never uses an exponent; beyond, 0.0000001 becomes 1E-7
 
@@ -39,10 +39,19 @@ class PayloadEncoder:
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         everything = list(range(len(schema.columns)))
-        self.full: RowToBytes = _object_encoder(schema, everything)
-        self.key: RowToBytes = _object_encoder(schema, list(schema.key_indexes))
-        self.message_key: RowToBytes = _key_array_encoder(schema)
+        self._full: RowsToBytes = _object_encoder(schema, everything)
+        self._key: RowsToBytes = _object_encoder(schema, list(schema.key_indexes))
+        self.message_keys: RowsToBytes = _key_array_encoder(schema)
         self._json: list[Callable[[Any], Any]] = [_json_value(column) for column in schema.columns]
+
+    def full(self, row: Any) -> bytes:
+        return self._full((row,))[0]
+
+    def key(self, row: Any) -> bytes:
+        return self._key((row,))[0]
+
+    def message_key(self, row: Any) -> bytes:
+        return self.message_keys((row,))[0]
 
     def diff(self, before: Any, after: Any) -> bytes:
         said: dict[str, Any] = {_TABLE: self._schema.full_name}
@@ -59,8 +68,8 @@ class PayloadEncoder:
         """One payload per change of one op."""
         if mode is PayloadMode.DIFF and op is Op.UPDATE:
             return [self.diff(old, new) for old, new in zip(before, after, strict=True)]
-        encode = self.key if mode is PayloadMode.KEY else self.full
-        return [encode(row) for row in (before if op is Op.DELETE else after)]
+        encode = self._key if mode is PayloadMode.KEY else self._full
+        return encode(before if op is Op.DELETE else after)
 
 
 def _json_value(column: Column) -> Callable[[Any], Any]:
@@ -87,7 +96,7 @@ def _json_expression(schema: TableSchema, index: int) -> str:
     return v
 
 
-def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
+def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
     fields = [(f"c{i}", Any) for i in indexes]
     names = {f"c{i}": schema.columns[i].name for i in indexes}
     if any(_encode(name) != b'"%s"' % name.encode() for name in names.values()):
@@ -98,15 +107,17 @@ def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
     return _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
 
 
-def _dict_encoder(schema: TableSchema, indexes: list[int]) -> RowToBytes:
+def _dict_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
     pairs = [f"{schema.columns[i].name!r}: {_json_expression(schema, i)}" for i in indexes]
     return _compiled(f"{{{', '.join([f'{_TABLE!r}: {schema.full_name!r}', *pairs])}}}", None)
 
 
-def _key_array_encoder(schema: TableSchema) -> RowToBytes:
+def _key_array_encoder(schema: TableSchema) -> RowsToBytes:
     columns = [schema.columns[i].type.name for i in schema.key_indexes]
     if len(columns) == 1 and columns[0] in _INTEGER_KEYS:  # the usual key: formatted, not encoded
-        made: RowToBytes = eval(f"lambda r: {_INTEGER_KEYS[columns[0]]!r} % r.c{schema.key_indexes[0]}")
+        made: RowsToBytes = eval(
+            f"lambda rows: [{_INTEGER_KEYS[columns[0]]!r} % r.c{schema.key_indexes[0]} for r in rows]"
+        )
         return made
     return _compiled(f"[{', '.join(_json_expression(schema, i) for i in schema.key_indexes)}]", None)
 
@@ -114,6 +125,7 @@ def _key_array_encoder(schema: TableSchema) -> RowToBytes:
 _INTEGER_KEYS = {TypeName.BIGINT: b'["%d"]', TypeName.INT: b"[%d]", TypeName.SMALLINT: b"[%d]"}
 
 
-def _compiled(expression: str, said: type | None) -> RowToBytes:
-    made: RowToBytes = eval(f"lambda r: encode({expression})", {"encode": _encode, "Said": said, "Raw": msgspec.Raw})
+def _compiled(expression: str, said: type | None) -> RowsToBytes:
+    names = {"encode": _encode, "Said": said, "Raw": msgspec.Raw}
+    made: RowsToBytes = eval(f"lambda rows: [encode({expression}) for r in rows]", names)
     return made

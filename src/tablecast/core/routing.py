@@ -93,8 +93,7 @@ def route_run(run: ChangeRun, routes: Sequence[CompiledRoute], encoder: PayloadE
             seed = int(run.op)
             said[mode] = payloads, [xxh3_64_intdigest(payload, seed) for payload in payloads]
         if row_keys is None:
-            message_key = encoder.message_key
-            row_keys = [message_key(row) for row in rows]
+            row_keys = encoder.message_keys(rows)
         message_class = MessageClass(source, run.op, mode, run.user_id)
         everything = Append(compiled.topic_id, 0, message_class, row_keys, *said[mode])
         chosen = None if compiled.matches is None else _matching(compiled, rows)

@@ -68,9 +68,8 @@ def write_rows(context: Context, table: Table, rows: list[Row], resolve: Resolve
         for row in rows:
             check_row(table, row)
     owner = row_owner(context.actor, table.schema)
-    prefix, key_of = table.codec.prefix(owner), table.codec.key_of_row
     bodies = encode_rows(table, rows)
-    keys = [key_of(prefix, row) for row in rows]
+    keys = table.codec.keys_of_rows(table.codec.prefix(owner), rows)
     schema = table.schema
     command = InsertRows(schema.table_id, schema.version, owner, keys, rows, bodies, resolve, returning)
     written: Written = context.write(command)
