@@ -10,16 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tablecast.codec.result import Result
     from tablecast.errors import TablecastError
     from tablecast.model.change import Op
-    from tablecast.model.message import Message
+    from tablecast.model.message import Consumed, Message
     from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
     from tablecast.model.schema import Role
     from tablecast.sql.aio import AsyncDatabase, open_async
     from tablecast.sql.consumer import Consumer, Retry
     from tablecast.sql.database import Database, open  # noqa: A004 - tablecast.open(path), as gzip.open
-    from tablecast.sql.plan_topic import Consumed
-    from tablecast.sql.result import Result
     from tablecast.sql.session import Session
 
 __version__ = "0.1.0"
@@ -48,12 +47,12 @@ _HOMES = {
     "EARLIEST": "tablecast.model.position",
     "LATEST": "tablecast.model.position",
     "AsyncDatabase": "tablecast.sql.aio",
-    "Consumed": "tablecast.sql.plan_topic",
+    "Consumed": "tablecast.model.message",
     "Consumer": "tablecast.sql.consumer",
     "Database": "tablecast.sql.database",
     "Message": "tablecast.model.message",
     "Op": "tablecast.model.change",
-    "Result": "tablecast.sql.result",
+    "Result": "tablecast.codec.result",
     "Retry": "tablecast.sql.consumer",
     "Role": "tablecast.model.schema",
     "Session": "tablecast.sql.session",

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from tablecast.core.arrow_types import arrow_schema, arrow_type
+from tablecast.codec.arrow_types import arrow_schema, arrow_type
 from tablecast.core.expression import Expression, compile_expression, parse_expression
 from tablecast.core.expression.casing import lower, upper
 from tablecast.core.expression.rowform import row_function

@@ -27,9 +27,9 @@ from pages import PAGES, ROOT, RUN, Block, anchors, blocks, links, name_of, tabl
 
 import tablecast
 from tablecast.cli.app import app
+from tablecast.codec.result import Result
 from tablecast.errors import TablecastError
 from tablecast.sql.parse import parse
-from tablecast.sql.result import Result
 
 NOT_RUN = re.compile(r"not run: .*(terminal|kill)")
 EXPECTED_ERROR = re.compile(r"--\s*error: (\w+)\s*$")

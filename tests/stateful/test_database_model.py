@@ -42,6 +42,7 @@ from model_strategies import (
 )
 
 from tablecast.codec.keys import table_prefix
+from tablecast.codec.result import Result
 from tablecast.core import failpoint
 from tablecast.engine import system
 from tablecast.errors import (
@@ -60,11 +61,9 @@ from tablecast.errors import (
     WritesStopped,
 )
 from tablecast.model.change import Op
-from tablecast.model.message import Message
+from tablecast.model.message import Consumed, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.sql.database import Database
-from tablecast.sql.plan_topic import Consumed
-from tablecast.sql.result import Result
 from tablecast.sql.session import Session
 from tablecast.storage.base import Family, StorageFailure
 from tablecast.storage.memory import MemoryStore

@@ -16,13 +16,13 @@ import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablecast.core.arrow_types import arrow_schema
+from tablecast.codec.arrow_types import arrow_schema
+from tablecast.codec.result import Result
 from tablecast.errors import TablecastError
 from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, access_path, plan_access
 from tablecast.sql.access_values import UNUSABLE, reader
 from tablecast.sql.query import QueryEngine
-from tablecast.sql.result import Result
 
 Row = tuple[Any, ...]
 

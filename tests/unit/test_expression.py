@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from sqlglot import exp
 
-from tablecast.core.arrow_types import arrow_schema, arrow_type
+from tablecast.codec.arrow_types import arrow_schema, arrow_type
 from tablecast.core.expression import compile_expression, compile_filter, parse_expression
 from tablecast.errors import (
     ExpressionError,

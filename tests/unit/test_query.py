@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
+from tablecast.codec.result import Result
 from tablecast.errors import (
     DatabaseClosed,
     ExpressionError,
@@ -29,7 +30,6 @@ from tablecast.errors import (
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.query_bind import bind_select
 from tablecast.sql.query_types import TYPE_MARK
-from tablecast.sql.result import Result
 
 INSTANT = pa.timestamp("us", tz="UTC")
 ORDERS = pa.table(

@@ -11,10 +11,10 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from tablecast.codec.result import Result
 from tablecast.errors import InvalidRequest
 from tablecast.model.schema import ColumnType, TypeName
 from tablecast.sql.query_types import HUGEINT_MARK, JSON_MARK
-from tablecast.sql.result import Result
 
 WHEN = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
 TYPES = {

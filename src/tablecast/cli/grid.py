@@ -15,7 +15,7 @@ from rich.cells import cell_len, chop_cells
 
 from tablecast.cli.console import output, visible
 from tablecast.cli.values import text_rows
-from tablecast.sql.result import Result
+from tablecast.codec.result import Result
 
 MIN_WIDTH = 8
 _GAP = " │ "

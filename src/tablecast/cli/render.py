@@ -20,7 +20,7 @@ from tablecast.cli.app import Format
 from tablecast.cli.console import say
 from tablecast.cli.grid import grid_lines
 from tablecast.cli.values import json_rows, text_rows
-from tablecast.sql.result import Result
+from tablecast.codec.result import Result
 
 _NEEDS_QUOTES = re.compile(r'[",\r\n]')
 

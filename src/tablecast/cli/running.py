@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from tablecast.cli.console import say
 from tablecast.cli.progress import spinner
+from tablecast.codec.result import Result
 from tablecast.sql.database import Database
-from tablecast.sql.result import Result
 from tablecast.sql.session import Session
 
 LOOK_SECONDS = 1.0  # a signal that comes just before the thread falls asleep is noticed when it wakes

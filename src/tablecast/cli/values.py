@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tablecast.sql.result import Result
+from tablecast.codec.result import Result
 
 ToJson = Callable[[Any], Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from tablecast.codec import keys
+from tablecast.codec.arrow_types import arrow_schema
 from tablecast.codec.rows import Row, row_stamp
-from tablecast.core.arrow_types import arrow_schema
 from tablecast.engine.catalog import Table
 from tablecast.engine.rows import is_live
 from tablecast.model.schema import TypeName

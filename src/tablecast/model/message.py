@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -48,3 +49,14 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     payload: bytes
     content_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
+    `skipped` are ranges (partition, from, to) that retention took before the group read them."""
+
+    messages: list[Message]
+    next_offset: int | None
+    has_more: bool
+    skipped: tuple[tuple[int, int, int], ...] = ()

@@ -18,17 +18,18 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.retention import Removed
 from tablecast.engine.verify import Progress, VerifyReport
+from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
 from tablecast.sql.database import Database
 from tablecast.sql.database import open as open_sync
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume_now, seconds_to_deadline
-from tablecast.sql.result import Result
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume_now, seconds_to_deadline
 from tablecast.sql.rights import require
 from tablecast.sql.session import Session
 

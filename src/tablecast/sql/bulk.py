@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tablecast.codec.arrow_types import arrow_type
+from tablecast.codec.result import Result
 from tablecast.codec.rows import Row, unknown_column
-from tablecast.core.arrow_types import arrow_type
 from tablecast.engine.catalog import Table
 from tablecast.engine.rows import DeleteRows, Resolve, Written, encode_rows
 from tablecast.errors import InvalidRequest, TypeMismatch
 from tablecast.sql.context import Context, refuse_system
 from tablecast.sql.generated import StatementValues
 from tablecast.sql.plan_insert import write_result, write_rows
-from tablecast.sql.result import Result
 from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import TableName
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tablecast.codec.keys import timestamp_from_us
+from tablecast.codec.result import Result
 from tablecast.model.message import Message
 from tablecast.model.schema import ColumnType, TypeName
-from tablecast.sql.result import Result
 
 _COLUMNS = {
     "partition_id": TypeName.INT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from tablecast.codec.result import Result
 from tablecast.engine.groups import Redrive, ResetGroup, Settle
 from tablecast.errors import InvalidRequest, TransactionState, UnsupportedSql
 from tablecast.model.schema import Role
@@ -17,7 +18,6 @@ from tablecast.sql.plan_ddl import DEFINITIONS
 from tablecast.sql.plan_insert import plan_insert
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, redrive, reset_group, settle
-from tablecast.sql.result import Result
 from tablecast.sql.rights import require
 
 

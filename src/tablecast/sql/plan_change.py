@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from tablecast.codec.result import Result
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.engine.catalog import Table
 from tablecast.engine.reading import KeyRange, scan_values, values_arrow
@@ -27,7 +28,6 @@ from tablecast.sql.generated import StatementValues, generate
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_insert import write_result
 from tablecast.sql.plan_select import read_tables
-from tablecast.sql.result import Result
 from tablecast.sql.returning import Projection, plan_projection
 from tablecast.sql.rights import require_read, require_write, row_owner
 from tablecast.sql.statements import Delete, TableName, Update, is_default

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from tablecast.codec.result import Result, type_string
 from tablecast.codec.values import coercion
 from tablecast.core.expression import compile_filter
 from tablecast.engine import ddl
@@ -19,7 +20,6 @@ from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
 from tablecast.sql.plan_select import system_table
-from tablecast.sql.result import Result, type_string
 from tablecast.sql.rights import require, require_read
 
 

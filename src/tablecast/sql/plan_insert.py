@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlglot import exp
 
+from tablecast.codec.result import Result
 from tablecast.codec.rows import DEFAULT, BuildRow, Row, unknown_column
 from tablecast.core.expression import compile_expression
 from tablecast.engine.catalog import Table
@@ -19,7 +20,6 @@ from tablecast.sql.context import Context, find_table, refuse_system
 from tablecast.sql.generated import StatementValues, generator_name
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
-from tablecast.sql.result import Result
 from tablecast.sql.returning import Projection, plan_projection
 from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import Insert, OnConflict, is_default

@@ -13,23 +13,12 @@ from tablecast.codec.log import MESSAGE_SCHEMA
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
 from tablecast.engine.groups import Redrive, ResetGroup, Settle, check_partition
 from tablecast.errors import InvalidRequest
-from tablecast.model.message import Message
+from tablecast.model.message import Consumed, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.model.topic import Topic
 
 DEFAULT_LIMIT = 100
 MAX_TIMEOUT_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
-    `skipped` are ranges (partition, from, to) that retention took before the group read them."""
-
-    messages: list[Message]
-    next_offset: int | None
-    has_more: bool
-    skipped: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ zoned type on a session's calendar; so columns go in without their zone (the sam
 it. JSON is text that says so in its field's metadata, `tablecast.type = JSON`, and becomes DuckDB's JSON,
 so that the result can say so too. UUID is Arrow's own extension type both ways.
 
-Out: only the types of `core.arrow_types`, plus lists, structs, maps and intervals made by the query:
+Out: only the types of `codec.arrow_types`, plus lists, structs, maps and intervals made by the query:
 
     small and unsigned integers   the next wider signed type; uint64 as HUGEINT HUGEINT (SUM of BIGINT)
     decimal128(38, 0) marked `tablecast.type = HUGEINT`: the same 16 bytes, read as int enum, large or view
@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tablecast.core.arrow_types import TYPE_MARK
+from tablecast.codec.arrow_types import TYPE_MARK
 from tablecast.errors import UnsupportedSql
 from tablecast.sql.query_bind import SEQ
 

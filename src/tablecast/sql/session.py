@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from tablecast.codec.result import Result
+from tablecast.codec.results import decode_results, encode_results
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.decision import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
@@ -19,6 +21,7 @@ from tablecast.engine.idempotency import Once, Recall, may_be_known
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, TransactionState
+from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
 from tablecast.model.topic import Topic
@@ -28,10 +31,8 @@ from tablecast.sql.context import Context
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, Consumed, ConsumeRequest, consume, read_arrow, settle, stream_arrow
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
-from tablecast.sql.remembered import decode_results, encode_results
-from tablecast.sql.result import Result
 from tablecast.sql.rights import require
 
 PLANS_KEPT = 1024  # prepared statements per session; the oldest go first

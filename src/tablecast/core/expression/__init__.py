@@ -13,7 +13,7 @@ is reached it is an ExpressionError. DuckDB agrees for CASE and COALESCE; for AN
 order, so an expression that can fail there may fail in one and not in the other.
 """
 
-from tablecast.core.arrow_types import arrow_type
+from tablecast.codec.arrow_types import arrow_type
 from tablecast.core.expression.compiled import Expression, compile_expression, compile_filter
 from tablecast.core.expression.parse import parse_expression
 

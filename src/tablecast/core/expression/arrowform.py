@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablecast.core.arrow_types import arrow_type
+from tablecast.codec.arrow_types import arrow_type
 from tablecast.core.expression.kernels import kernel
 from tablecast.core.expression.lattice import is_float
 from tablecast.core.expression.rowform import cells_function

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablecast.core.arrow_types import arrow_type
+from tablecast.codec.arrow_types import arrow_type
 from tablecast.core.expression.lattice import is_float, is_integer
 from tablecast.core.expression.like import re2
 from tablecast.core.expression.tree import (

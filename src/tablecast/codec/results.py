@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 
+from tablecast.codec.result import Result
 from tablecast.errors import CorruptData
-from tablecast.sql.result import Result
 
 
 class _Answer(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from tablecast.core.arrow_types import TYPE_MARK, arrow_field, arrow_type
+from tablecast.codec.arrow_types import TYPE_MARK, arrow_field, arrow_type
 from tablecast.errors import InvalidRequest
 from tablecast.model.schema import ColumnType, TypeName
 
