@@ -11,6 +11,8 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── ExpressionError                 an expression that cannot be evaluated for this row (overflow, bad cast)
     │   ├── InvalidSchema                   a table definition that makes no sense
     │   └── InvalidTopic                    a topic or source definition that makes no sense
+    ├── UnsupportedMediaType          415   a body of a type that the call does not take
+    ├── Unauthenticated               401   no credentials, or wrong ones
     ├── PermissionDenied              403
     ├── NotFound                      404
     │   ├── UnknownNamespace · UnknownTable · UnknownColumn · UnknownTopic · UnknownSource · UnknownGroup · UnknownUser
@@ -25,6 +27,9 @@ it names the culprit and says what would be right. `details` carries the same fa
     ├── TooLarge                      413   a row, statement or result over its limit
     ├── ConstraintViolation           422
     │   ├── NotNullViolation · DuplicateKey · CheckViolation
+    ├── TooManyRequests               429   slow down; retry later
+    │   ├── RateLimited                     more requests than the settings allow
+    │   └── LockedOut                       too many wrong passwords; the account opens again by itself
     ├── Timeout                       504   a statement ran longer than allowed
     ├── Overloaded                    503   a bounded queue stayed full; retry
     └── DatabaseError                 500
@@ -95,7 +100,17 @@ class InvalidTopic(InvalidRequest):
     code = "invalid_topic"
 
 
-# --- 403, 404 ------------------------------------------------------------------------------------------------
+# --- 401, 403, 404 ------------------------------------------------------------------------------------------------
+
+
+class UnsupportedMediaType(TablecastError):
+    code = "unsupported_media_type"
+    status = 415
+
+
+class Unauthenticated(TablecastError):
+    code = "unauthenticated"
+    status = 401
 
 
 class PermissionDenied(TablecastError):
@@ -199,7 +214,22 @@ class CheckViolation(ConstraintViolation):
     code = "check_violation"
 
 
-# --- 5xx -----------------------------------------------------------------------------------------------------
+# --- 429, 5xx -----------------------------------------------------------------------------------------------------
+
+
+class TooManyRequests(TablecastError):
+    code = "too_many_requests"
+    status = 429
+    retryable = True
+
+
+class RateLimited(TooManyRequests):
+    code = "rate_limited"
+
+
+class LockedOut(TooManyRequests):
+    code = "locked_out"
+    retryable = False
 
 
 class Timeout(TablecastError):
