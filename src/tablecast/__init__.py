@@ -10,6 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tablecast.client.asynchronous import AsyncClient, connect_async
+    from tablecast.client.consumer import Consumer
+    from tablecast.client.consumer_async import AsyncConsumer
+    from tablecast.client.retry import Retry
+    from tablecast.client.sync import Client, connect
     from tablecast.codec.result import Result
     from tablecast.errors import TablecastError
     from tablecast.model.change import Op
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
     from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
     from tablecast.model.schema import Role
     from tablecast.sql.aio import AsyncDatabase, open_async
-    from tablecast.sql.consumer import Consumer, Retry
     from tablecast.sql.database import Database, open  # noqa: A004 - tablecast.open(path), as gzip.open
     from tablecast.sql.session import Session
 
@@ -26,7 +30,10 @@ __version__ = "0.1.0"
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AsyncClient",
+    "AsyncConsumer",
     "AsyncDatabase",
+    "Client",
     "Consumed",
     "Consumer",
     "Database",
@@ -39,6 +46,8 @@ __all__ = [
     "Start",
     "StartKind",
     "TablecastError",
+    "connect",
+    "connect_async",
     "open",
     "open_async",
 ]
@@ -46,19 +55,24 @@ __all__ = [
 _HOMES = {
     "EARLIEST": "tablecast.model.position",
     "LATEST": "tablecast.model.position",
+    "AsyncClient": "tablecast.client.asynchronous",
+    "AsyncConsumer": "tablecast.client.consumer_async",
     "AsyncDatabase": "tablecast.sql.aio",
+    "Client": "tablecast.client.sync",
     "Consumed": "tablecast.model.message",
-    "Consumer": "tablecast.sql.consumer",
+    "Consumer": "tablecast.client.consumer",
     "Database": "tablecast.sql.database",
     "Message": "tablecast.model.message",
     "Op": "tablecast.model.change",
     "Result": "tablecast.codec.result",
-    "Retry": "tablecast.sql.consumer",
+    "Retry": "tablecast.client.retry",
     "Role": "tablecast.model.schema",
     "Session": "tablecast.sql.session",
     "Start": "tablecast.model.position",
     "StartKind": "tablecast.model.position",
     "TablecastError": "tablecast.errors",
+    "connect": "tablecast.client.sync",
+    "connect_async": "tablecast.client.asynchronous",
     "open": "tablecast.sql.database",
     "open_async": "tablecast.sql.aio",
 }

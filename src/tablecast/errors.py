@@ -9,6 +9,7 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── UnsupportedSql                  valid SQL we refuse, and say so
     │   ├── TypeMismatch                    a value or expression has the wrong type
     │   ├── ExpressionError                 an expression that cannot be evaluated for this row (overflow, bad cast)
+    │   ├── MethodNotAllowed          405   the path exists, and takes another HTTP method
     │   ├── InvalidSchema                   a table definition that makes no sense
     │   └── InvalidTopic                    a topic or source definition that makes no sense
     ├── UnsupportedMediaType          415   a body of a type that the call does not take
@@ -32,6 +33,7 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   └── LockedOut                       too many wrong passwords; the account opens again by itself
     ├── Timeout                       504   a statement ran longer than allowed
     ├── Overloaded                    503   a bounded queue stayed full; retry
+    │   └── Unreachable                     there is no server at this address, or it is away; retry
     └── DatabaseError                 500
         ├── DatabaseClosed                  used after close
         ├── DatabaseLocked                  another process has it open
@@ -90,6 +92,11 @@ class TypeMismatch(InvalidRequest):
 
 class ExpressionError(InvalidRequest):
     code = "expression_error"
+
+
+class MethodNotAllowed(InvalidRequest):
+    code = "method_not_allowed"
+    status = 405
 
 
 class InvalidSchema(InvalidRequest):
@@ -241,6 +248,10 @@ class Overloaded(TablecastError):
     code = "overloaded"
     status = 503
     retryable = True
+
+
+class Unreachable(Overloaded):
+    code = "unreachable"
 
 
 class DatabaseError(TablecastError):

@@ -5,6 +5,7 @@
 - A statement of an `sql` block whose last line ends in `-- error: code` must be refused with that code.
 - A `text` block under `<!-- output -->` is what the block before it prints, or the rows of its last statement; `…`
   stands for any text within a line.
+- Blocks under `<!-- server -->` belong together: `test_readme_server.py` runs them.
 - `<!-- not run: reason -->` before a block leaves it out; only what needs a terminal or kills processes may be.
 """
 
@@ -111,7 +112,7 @@ def test_blocks_run_and_say_what_is_shown(page: Path, tmp_path: Path, monkeypatc
     running = Page()
     try:
         for block in blocks(page):
-            if not block.mark.startswith("not run"):
+            if not block.mark.startswith("not run") and not block.mark.endswith("server"):
                 running.run(block)
     finally:
         running.close()
@@ -257,7 +258,8 @@ def test_every_maximum_is_documented() -> None:
 
 def shell_lines(page: Path) -> list[str]:
     found = [block.text for block in blocks(page) if block.language == "sh"]
-    return [line for text in found for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [line for text in found for line in text.splitlines() if line and not line.startswith("#")]
+    return [re.sub(r"^[A-Z_]+=('[^']*'|\S*) ", "", line) for line in lines]
 
 
 def test_commands_of_the_readme_exist() -> None:

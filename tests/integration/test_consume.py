@@ -5,7 +5,6 @@ Nothing here sleeps. Time is a FakeClock; what happens at once in several thread
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,10 +15,9 @@ from typing import Any
 import pytest
 
 import tablecast
-from tablecast import EARLIEST, LATEST, AsyncDatabase, Database, Message, Retry
+from tablecast import EARLIEST, LATEST, Database, Message, Retry
 from tablecast.errors import Conflict, DatabaseClosed, InvalidRequest, OffsetOutOfRange
-from tablecast.sql import aio, plan_topic
-from tablecast.sql.aio import THREADS
+from tablecast.sql import plan_topic
 from tablecast.sql.consumer import Consumer
 from tablecast.storage.memory import MemoryStore
 from tablecast.testing.clock import FakeClock
@@ -529,145 +527,3 @@ def test_a_consumer_is_told_what_retention_took(db: Database, clock: FakeClock) 
 def test_a_handler_is_tried_at_least_once(attempts: int) -> None:
     with pytest.raises(InvalidRequest, match="at least 1"):
         Retry(attempts=attempts)
-
-
-# --- asyncio -------------------------------------------------------------------------------------------------
-
-
-def run_async(test: Callable[[AsyncDatabase], Any], clock: Callable[[], int] | None = None) -> None:
-    async def main() -> None:
-        settings = {} if clock is None else {"clock": clock}
-        async with await tablecast.open_async(":memory:", jobs_interval_seconds=3600, **settings) as db:
-            await db.execute_all(SCHEMA)
-            await test(db)
-
-    asyncio.run(main())
-
-
-async def parked(watched: Watched, readers: int) -> None:
-    """Lets the loop run until so many readers wait on it."""
-    while len(watched.waits) < readers:
-        await asyncio.sleep(0)
-
-
-@pytest.fixture
-def watched_async(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch, aio)
-
-
-def test_500_parked_consumers_cost_no_thread(watched_async: Watched) -> None:
-    readers = 500
-
-    async def test(db: AsyncDatabase) -> None:
-        waiting = [asyncio.create_task(db.consume("app.queue", timeout_seconds=LONG_SECONDS)) for _ in range(readers)]
-        await parked(watched_async, readers)
-        assert db.database.engine.feed.waiting == readers
-        assert watched_async.looks == readers
-        threads = [t for t in threading.enumerate() if t.name.startswith("tablecast-statement")]
-        assert len(threads) <= THREADS
-        assert (await db.execute("SELECT 1 + 1")).scalar() == 2, "and none of those is taken"
-        await db.insert("app.jobs", [{"id": 1}])
-        found = await asyncio.gather(*waiting)
-        assert [[m.value["id"] for m in each.messages] for each in found] == [[1]] * readers
-        assert watched_async.looks == 2 * readers, "each looked once more: nothing is polled"
-        assert db.database.engine.feed.waiting == 0
-
-    run_async(test)
-
-
-def test_parked_members_of_a_group_share_what_comes(watched_async: Watched) -> None:
-    async def test(db: AsyncDatabase) -> None:
-        waiting = [
-            asyncio.create_task(
-                db.consume("app.queue", group="g", consumer=f"c{i}", limit=5, timeout_seconds=LONG_SECONDS)
-            )
-            for i in range(20)
-        ]
-        await parked(watched_async, 20)
-        await db.insert("app.jobs", [{"id": i} for i in range(100)])
-        found = await asyncio.gather(*waiting)
-        assert sorted(m.offset for each in found for m in each.messages) == list(range(100))
-
-    run_async(test)
-
-
-def test_a_reader_that_goes_away_leaves_nothing_behind(watched_async: Watched) -> None:
-    async def test(db: AsyncDatabase) -> None:
-        waiting = [asyncio.create_task(db.consume("app.queue", timeout_seconds=LONG_SECONDS)) for _ in range(10)]
-        await parked(watched_async, 10)
-        for task in waiting:
-            task.cancel()
-        assert all(
-            isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*waiting, return_exceptions=True)
-        )
-        assert db.database.engine.feed.waiting == 0
-        await db.insert("app.jobs", [{"id": 1}])
-        assert len((await db.consume("app.queue", start=EARLIEST)).messages) == 1
-
-    run_async(test)
-
-
-def test_an_async_wait_that_is_over(watched_async: Watched) -> None:
-    async def test(db: AsyncDatabase) -> None:
-        found = await db.consume("app.queue", group="g", timeout_seconds=0.001)
-        assert found.messages == []
-        assert db.database.engine.feed.waiting == 0
-
-    run_async(test)
-
-
-def test_closing_ends_async_waits(watched_async: Watched) -> None:
-    async def test(db: AsyncDatabase) -> None:
-        waiting = [asyncio.create_task(db.consume("app.queue", timeout_seconds=LONG_SECONDS)) for _ in range(5)]
-        await parked(watched_async, 5)
-        await db.close()
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(result) for result in ended] == [DatabaseClosed] * 5
-
-    run_async(test)
-
-
-def test_the_async_twin_does_what_the_sync_one_does() -> None:
-    clock = FakeClock()
-
-    async def test(db: AsyncDatabase) -> None:
-        done = await db.insert("app.jobs", [(1, "a"), (2, "b")], idempotency_key="k")
-        again = await db.insert("app.jobs", [(1, "a"), (2, "b")], idempotency_key="k")
-        assert (done.row_count, done.seq) == (again.row_count, again.seq)
-        assert (await db.query("SELECT sum(id) FROM app.jobs")).scalar() == 3
-        assert [m.offset for m in (await db.consume("app.queue", group="g", consumer="c")).messages] == [0, 1]
-        assert await db.extend("app.queue", "g", "c", 30) == 2
-        assert await db.ack("app.queue", "g", 0, consumer="c") == 0
-        assert await db.nack("app.queue", "g", [1], consumer="c") == 0
-        assert [(m.offset, m.delivery) for m in (await db.consume("app.queue", group="g", consumer="c")).messages] == [
-            (1, 2)
-        ]
-        assert await db.release("app.queue", "g", "c") == 1
-        assert (await db.read_arrow("app.queue")).num_rows == 2
-        with pytest.raises(InvalidRequest, match="limit"):
-            await db.consume("app.queue", limit=0)
-
-    run_async(test, clock)
-
-
-def test_the_async_twin_after_close() -> None:
-    async def test(db: AsyncDatabase) -> None:
-        await db.close()
-        await db.close()
-        with pytest.raises(DatabaseClosed):
-            await db.execute("SELECT 1")
-        with pytest.raises(DatabaseClosed):
-            await db.consume("app.queue", timeout_seconds=LONG_SECONDS)
-
-    run_async(test)
-
-
-def test_writes_of_many_tasks(watched_async: Watched) -> None:
-    async def test(db: AsyncDatabase) -> None:
-        await asyncio.gather(*(db.insert("app.jobs", [{"id": i}]) for i in range(200)))
-        found = (await db.consume("app.queue", start=EARLIEST, limit=1000)).messages
-        assert sorted(m.value["id"] for m in found) == list(range(200))
-        assert [m.offset for m in found] == list(range(200))
-        assert db.database.verify().problems == []
-
-    run_async(test)

@@ -232,7 +232,7 @@ def test_a_callback_that_raises_hurts_nobody_else(db: Database, caplog: pytest.L
     def broken(_: writer.Ticket) -> None:
         raise RuntimeError("the event loop is closed")
 
-    db.engine.submit(Recall("no such key", b""), broken)
+    db.engine.submit(Recall("ann", "no such key", b""), broken)
     db.execute(INSERT, (1, "after"))
     assert ids(db) == [0, 1]
     assert "the callback of a Recall failed" in caplog.text
@@ -522,7 +522,7 @@ def test_a_ticket_that_nobody_waits_for_holds_nobody_up() -> None:
         with store.hold_sync() as hold:
             first = pool.submit(db.execute, "INSERT INTO t VALUES (0)")
             hold.wait_until_held()
-            left = db.engine.submit(Recall("no such key", b""))  # in the next commit, and ahead of the others
+            left = db.engine.submit(Recall("ann", "no such key", b""))  # in the next commit, and ahead of the others
             others = [pool.submit(db.execute, "INSERT INTO t VALUES (?)", (i,)) for i in (1, 2, 3)]
             hold.release()
         for future in (first, *others):

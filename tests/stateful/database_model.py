@@ -55,6 +55,7 @@ class TopicModel:
     retention_ms: int | None = None
     max_deliveries: int = 0
     dead_letter: str | None = None
+    topic_id: int = 0  # as the database chose it
     sources: list[SourceModel] = field(default_factory=list)
     logs: list[list[Said]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -80,13 +81,12 @@ class TopicModel:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a request with an idempotency key was answered. It can be repeated while its table is the same one."""
+    """What a request with an idempotency key was answered, and is again, whatever became of its table."""
 
     write: Write
     expires_ms: int
     seq: int | None
     count: int
-    repeatable: bool = True
 
 
 class DatabaseModel:
@@ -94,7 +94,7 @@ class DatabaseModel:
         self.tables = {table.name: table for table in tables}
         self.topics = {topic.name: topic for topic in topics}
         self.now = now
-        self.remembered: dict[str, Remembered] = {}
+        self.remembered: dict[tuple[str, str], Remembered] = {}  # by user and key
 
     # --- rows ---
 
@@ -170,8 +170,6 @@ class DatabaseModel:
     def drop_table(self, table: TableModel) -> None:
         """CASCADE: its sources go with it."""
         table.rows.clear()
-        for key, known in self.remembered.items():
-            self.remembered[key] = replace(known, repeatable=known.repeatable and known.write.table != table.name)
         for topic in self.topics.values():
             self.drop_source(topic, table.name, frozenset(Op))
 
@@ -203,8 +201,8 @@ class DatabaseModel:
         assert topic.dead_letter is not None
         original = topic.logs[partition][letter.offset]
         origin = {
-            "topic": topic.name, "group": group, "partition": partition, "offset": letter.offset,
-            "deliveries": letter.deliveries, "reason": letter.reason,
+            "topic": topic.name, "topic_id": topic.topic_id, "group": group, "partition": partition,
+            "offset": letter.offset, "deliveries": letter.deliveries, "reason": letter.reason,
         }  # fmt: skip
         wrapped = {"_table": original.table, "_dead_letter": origin, "message": original.payload}
         self.append(self.topics[topic.dead_letter], 0, replace(original, payload=wrapped, seq=seq, ts_ms=self.now()))

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from tablecast.codec import catalog, keys
 from tablecast.codec.catalog import (
+    AuditEntry,
     CommitMark,
+    DroppedUser,
     JobRecord,
     LogStart,
     Namespace,
     NextIds,
+    User,
     decode_record,
     encode_record,
 )
@@ -27,6 +30,7 @@ from tablecast.model.schema import (
     ColumnType,
     Default,
     DefaultKind,
+    Role,
     TableKind,
     TableSchema,
     TypeName,
@@ -73,6 +77,9 @@ RECORDS: list[Any] = [
     CommitMark(258, 1_640_995_200_000, -1),
     NextIds(8, 4),
     JobRecord("retention", "failed", 1, None, 2, 3, 4, "disk full"),
+    User("ann", Role.DBA, "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA", 1, 2, 258),
+    DroppedUser("ann", 5),
+    AuditEntry("ann", None, "SIGN IN", "", "failed", "a detail", "r-1", 5),
 ]
 
 
@@ -153,6 +160,9 @@ def test_golden_keys() -> None:
     assert catalog.topic_key(258) == b"topic/\x00\x00\x01\x02"
     assert catalog.log_start_key(258, 3) == b"log-start/\x00\x00\x01\x02\x00\x03"
     assert catalog.job_key("retention") == b"job/retention"
+    assert catalog.user_key("ann") == b"user/ann"
+    assert catalog.dropped_user_key("ann") == b"dropped-user/ann"
+    assert catalog.audit_key(258, 3) == b"audit/" + bytes(6) + b"\x01\x02" + bytes(3) + b"\x03"
     assert (catalog.COMMIT_KEY, catalog.IDS_KEY) == (b"commit", b"ids")
 
 
@@ -169,7 +179,25 @@ def test_a_log_start_key_of_another_length_is_corrupt(key: bytes) -> None:
         catalog.decode_log_start_key(key)
 
 
-KINDS = [catalog.NAMESPACES, catalog.TABLES, catalog.TOPICS, catalog.LOG_STARTS, catalog.JOBS]
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+def test_audit_keys_come_back(seq: int, number: int) -> None:
+    assert catalog.decode_audit_key(catalog.audit_key(seq, number)) == (seq, number)
+
+
+@pytest.mark.parametrize("key", [b"audit/", catalog.audit_key(1, 1)[:-1], catalog.audit_key(1, 1) + b"\x00"])
+def test_an_audit_key_of_another_length_is_corrupt(key: bytes) -> None:
+    with pytest.raises(CorruptData, match="audit entry"):
+        catalog.decode_audit_key(key)
+
+
+def test_a_user_does_not_show_its_hash() -> None:
+    assert "argon2" not in repr(User("ann", Role.DBA, "$argon2id$v=19$m=8"))
+
+
+KINDS = [
+    catalog.NAMESPACES, catalog.TABLES, catalog.TOPICS, catalog.LOG_STARTS, catalog.JOBS, catalog.USERS,
+    catalog.DROPPED_USERS, catalog.AUDIT,
+]  # fmt: skip
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=8))

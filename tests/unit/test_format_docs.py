@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tablecast.codec import catalog, group, keys
-from tablecast.codec.catalog import CommitMark, LogStart, decode_record, encode_record
+from tablecast.codec.catalog import AuditEntry, CommitMark, LogStart, User, decode_record, encode_record
 from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
 from tablecast.codec.rows import row_codec, row_header, row_stamp
 from tablecast.core.payload import PayloadEncoder
@@ -30,7 +30,7 @@ from tablecast.core.routing import Append, partition_of
 from tablecast.engine.dedup import decode_seen, dedup_key, encode_seen
 from tablecast.engine.idempotency import Remembered, decode_remembered, encode_remembered, idempotency_key
 from tablecast.model.change import Op
-from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
+from tablecast.model.schema import Column, ColumnType, Role, TableKind, TableSchema, TypeName
 from tablecast.model.topic import PayloadMode
 from tablecast.storage.base import Family
 
@@ -82,6 +82,8 @@ SAID = Append(
     [b'["42"]'], [b'{"_table":"app.orders","id":"42"}'], [0],
 )  # fmt: skip
 PAYLOADS = PayloadEncoder(ORDERS)
+ANN = User("ann", Role.SERVICE, None, MS_2022, MS_2022, 258)
+AUDITED = AuditEntry("ann", Role.DBA, "DROP TOPIC", "app.events", "ok", "", None, MS_2022)
 GIFT = '{"gift":true}'
 
 EXAMPLES: dict[str, Callable[[], bytes]] = {
@@ -92,15 +94,18 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "group-key": lambda: keys.group_key(3, "billing", 1),
     "row": lambda: row_header(258, MS_2022) + row_codec(ORDERS).encode(order()),
     "log-batch": log_batch,
-    "idempotency-key": lambda: idempotency_key("order-42"),
+    "idempotency-key": lambda: idempotency_key("ann", "order-42"),
     "idempotency-record": lambda: encode_remembered(REMEMBERED),
     "dedup-key": lambda: dedup_key(SAID, 0),
     "dedup-entry": lambda: encode_seen(MS_2022),
-    "expiry-key": lambda: keys.expiry_key(MS_NEXT_DAY, Family.KEYS, idempotency_key("order-42")),
+    "expiry-key": lambda: keys.expiry_key(MS_NEXT_DAY, Family.KEYS, idempotency_key("ann", "order-42")),
     "table-key": lambda: catalog.table_key(258),
     "log-start-key": lambda: catalog.log_start_key(3, 1),
     "commit-record": lambda: encode_record(CommitMark(258, MS_2022, AN_ID)),
     "log-start-record": lambda: encode_record(LogStart(258, 77)),
+    "audit-key": lambda: catalog.audit_key(258, 1),
+    "user-record": lambda: encode_record(ANN),
+    "audit-entry": lambda: encode_record(AUDITED),
     "payload-full": lambda: PAYLOADS.full(order(note=GIFT)),
     "payload-key": lambda: PAYLOADS.key(order()),
     "payload-diff": lambda: PAYLOADS.diff(order(note=GIFT), order("bob")),
@@ -116,10 +121,13 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "log-batch": (lambda data: [m.offset for m in LogBatch(data).messages(3, 1)], [258, 259]),
     "idempotency-record": (decode_remembered, REMEMBERED),
     "dedup-entry": (decode_seen, MS_2022),
-    "expiry-key": (keys.decode_expiry_key, (MS_NEXT_DAY, "keys", b"iorder-42")),
+    "expiry-key": (keys.decode_expiry_key, (MS_NEXT_DAY, "keys", b"iann\x00\x01order-42")),
     "log-start-key": (catalog.decode_log_start_key, (3, 1)),
     "commit-record": (lambda data: decode_record(CommitMark, data), CommitMark(258, MS_2022, AN_ID)),
     "log-start-record": (lambda data: decode_record(LogStart, data), LogStart(258, 77)),
+    "audit-key": (catalog.decode_audit_key, (258, 1)),
+    "user-record": (lambda data: decode_record(User, data), ANN),
+    "audit-entry": (lambda data: decode_record(AuditEntry, data), AUDITED),
 }
 
 

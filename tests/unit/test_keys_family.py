@@ -193,7 +193,7 @@ class Insert:
 
 def once(db: Database, command: Insert, fingerprint: bytes = b"same", ts_ms: int = NOW) -> Written:
     pending = db.pending(ts_ms)
-    decision = Once("order-42", fingerprint, command, 7).decide(pending)
+    decision = Once("ann", "order-42", fingerprint, command, 7).decide(pending)
     pending.apply(decision)
     db.write(pending)
     answer: Written = decision.response
@@ -228,20 +228,30 @@ def test_a_remembered_request_has_the_entry_that_ends_it() -> None:
     db = Database.new()
     once(db, Insert([]))
     ((key, value),) = db.store.scan(Family.KEYS)
-    assert key == b"iorder-42"
+    assert key == b"iann\x00\x01order-42"
     assert decode_remembered(value) == Remembered(b"same", NOW + KEPT_MS, 1, 0, 7, [])
-    assert [key for key, _ in db.store.scan(Family.EXPIRY)] == [keys.expiry_key(NOW + KEPT_MS, "keys", b"iorder-42")]
+    assert [key for key, _ in db.store.scan(Family.EXPIRY)] == [keys.expiry_key(NOW + KEPT_MS, "keys", key)]
 
 
 @pytest.mark.parametrize("key", ["x", "é" * 127, "x" * 255, "\x00"])
 def test_idempotency_keys(key: str) -> None:
-    assert idempotency_key(key) == b"i" + key.encode()
+    assert idempotency_key("ann", key) == b"iann\x00\x01" + key.encode()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "é" * 128, "a\ud800"])
 def test_what_is_not_an_idempotency_key(key: str) -> None:
     with pytest.raises(InvalidRequest, match="idempotency key"):
-        idempotency_key(key)
+        idempotency_key("ann", key)
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
+
+
+@given(names, names, names, names)
+def test_a_key_belongs_to_its_user(user: str, key: str, other_user: str, other_key: str) -> None:
+    """No way of cutting user and key differently makes two requests one."""
+    same = (user, key) == (other_user, other_key)
+    assert (idempotency_key(user, key) == idempotency_key(other_user, other_key)) == same
 
 
 STORED = encode_remembered(Remembered(b"0123456789abcdef", NOW, 258, 2, 7, [b"\x92\x01\xa1x", b""]))

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 import tablecast
-from tablecast import AsyncDatabase, Consumer, Database, Session
+from tablecast import AsyncClient, AsyncConsumer, AsyncDatabase, Client, Consumer, Database, Session
 from tablecast.sql.aio import AsyncSession
 
 EXPORTED = [
     "EARLIEST",
     "LATEST",
+    "AsyncClient",
+    "AsyncConsumer",
     "AsyncDatabase",
+    "Client",
     "Consumed",
     "Consumer",
     "Database",
@@ -30,6 +33,8 @@ EXPORTED = [
     "Start",
     "StartKind",
     "TablecastError",
+    "connect",
+    "connect_async",
     "open",
     "open_async",
 ]
@@ -51,6 +56,7 @@ BOTH_SESSIONS = {
     "in_transaction": "<property>",
     "consume": CONSUME,
     "read_arrow": "topic, *, start=None, partition=None",
+    "stream_arrow": "topic, *, start=None, partition=None",
     "ack": "topic, group, upto_offset=None, *, partition=0, offsets=(), consumer=None",
     "nack": "topic, group, offsets, *, partition=0, reason='nack', consumer=None",
     "extend": "topic, group, consumer, visibility_seconds",
@@ -63,14 +69,31 @@ BOTH_DATABASES = {
     "verify": "progress=None",
     "interrupt": "",
     "backup": "path",
+    "consumer": "topic, group, *, name=None, batch=100, visibility_seconds=60.0",
     "close": "",
 }
 SYNC_SESSION = {
     "topic": "name",
     "twin": "",
-    "stream_arrow": "topic, *, start=None, partition=None",
 }
-SYNC_DATABASE = {"consumer": "topic, group, *, name=None, batch=100, visibility_seconds=60.0"}
+# For whoever passes messages on, as the server does: who waits, and answers that reached nobody.
+ASYNC_SESSION = {"give_back": "topic, group, consumed"}
+ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits": ""}
+# What a server is asked for: what an embedded database is, but transactions and what belongs to its owner.
+REMOTE = (
+    "execute", "execute_all", "query", "insert", "consume", "read_arrow", "stream_arrow", "ack", "nack", "extend", "release",
+)  # fmt: skip
+SYNC_DATABASE = {
+    "authenticate": "name, password, *, request_id=None",
+    "sign_in": "name, password, *, request_id=None",
+    "ensure_system_account": "password=None",
+    "audit": "actor, action, target='', outcome=<Outcome.OK: 'ok'>, detail='', request_id=None",
+}
+CLIENT = {name: BOTH_SESSIONS[name] for name in REMOTE} | {
+    "consumer": BOTH_DATABASES["consumer"],
+    "close": BOTH_DATABASES["close"],
+}
+CONSUMER = {"run": "handler, *, concurrency=1, retry=None, dead_letter=None, until_idle=False", "stop": ""}
 
 
 def parameters(method: Any) -> str:
@@ -105,9 +128,12 @@ def test_a_star_import_brings_exactly_these() -> None:
     [
         (Session, BOTH_SESSIONS | SYNC_SESSION),
         (Database, BOTH_SESSIONS | BOTH_DATABASES | SYNC_SESSION | SYNC_DATABASE),
-        (AsyncSession, BOTH_SESSIONS),
-        (AsyncDatabase, BOTH_SESSIONS | BOTH_DATABASES),
-        (Consumer, {"run": "handler, *, retry=None, until_idle=False", "stop": ""}),
+        (AsyncSession, BOTH_SESSIONS | ASYNC_SESSION),
+        (AsyncDatabase, BOTH_SESSIONS | BOTH_DATABASES | ASYNC_SESSION | ASYNC_DATABASE),
+        (Client, CLIENT),
+        (AsyncClient, CLIENT),
+        (Consumer, CONSUMER),
+        (AsyncConsumer, CONSUMER),
     ],
 )
 def test_methods_and_parameters(cls: type, expected: dict[str, str]) -> None:
@@ -116,13 +142,14 @@ def test_methods_and_parameters(cls: type, expected: dict[str, str]) -> None:
 
 def test_the_async_twin_takes_what_the_sync_one_takes() -> None:
     database, twin = surface(Database), surface(AsyncDatabase)
-    assert {name: database[name] for name in twin} == twin
+    own = ASYNC_SESSION | ASYNC_DATABASE
+    assert {name: database[name] for name in twin if name not in own} | own == twin
 
 
 def test_every_method_of_the_async_twin_is_awaited() -> None:
     methods = [name for name, shown in surface(AsyncDatabase).items() if shown != "<property>"]
     called = [name for name in methods if not inspect.iscoroutinefunction(getattr(AsyncDatabase, name))]
-    assert called == ["transaction"], "an `async with` of its own"
+    assert called == ["consumer", "end_waits", "stream_arrow", "transaction"], "at once; `async for`; `async with`"
 
 
 def test_a_database_is_a_session() -> None:
@@ -135,7 +162,14 @@ def test_both_ways_to_open_take_the_same_settings() -> None:
     assert names == [
         "path", "durability", "create", "clock", "jobs_interval_seconds", "query_memory_mb", "query_timeout_seconds",
     ]  # fmt: skip
-    assert parameters(tablecast.open_async) == "path, **settings"
+    assert parameters(tablecast.open_async) == "path, *, waits=True, **settings"
+
+
+def test_both_ways_to_connect_take_the_same_settings() -> None:
+    assert parameters(tablecast.connect) == parameters(tablecast.connect_async)
+    assert list(inspect.signature(tablecast.connect).parameters) == [
+        "url", "user", "password", "token", "namespace", "timeout_seconds", "retry",
+    ]  # fmt: skip
 
 
 def test_every_public_name_says_what_it_is() -> None:

@@ -7,7 +7,6 @@ Exit codes: 0 done, 1 an error (or `verify` found a problem), 2 the command was 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,26 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tablecast.cli.app_user import user_app
+from tablecast.cli.options import Format, Interval, MessageFormat, RoleName, Watch, on_target
+from tablecast.cli.target import Target, require_local
 from tablecast.errors import TablecastError
-
-
-class Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    NDJSON = "ndjson"
-
-
-class RoleName(StrEnum):
-    USER = "user"
-    SERVICE = "service"
-    DBA = "dba"
-    SYSTEM = "system"
-
-
-class MessageFormat(StrEnum):
-    TEXT = "text"
-    NDJSON = "ndjson"
 
 
 class _Commands(TyperGroup):
@@ -60,23 +43,9 @@ app = typer.Typer(
     help="A change-event database: every table write, on every channel, exactly once.",
     epilog='Example: tablecast sql ./shop -c "SELECT * FROM system.tables"',
 )
+app.add_typer(user_app)
 
-
-# --- arguments that several commands take -----------------------------------------------------------------------
-
-
-def _local_path(target: str) -> str:
-    """Where a server's address will be accepted, once there is a server to speak to."""
-    if "://" in target:
-        raise typer.BadParameter(f"{target} is a URL; name the directory of a local database instead")
-    return target
-
-
-Database = Annotated[
-    str, typer.Argument(metavar="PATH", callback=_local_path, help="The directory of the database.", show_default=False)
-]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
-Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks with --watch.")]
+LocalPath = Annotated[str, typer.Argument(metavar="PATH", help="The directory of the database.", show_default=False)]
 
 
 def _show_version(wanted: bool) -> None:
@@ -98,15 +67,17 @@ def tablecast(
 
 
 @app.command(epilog="""Example: tablecast sql ./shop -c "SELECT * FROM app.orders WHERE id = ?" --param 7""")
+@on_target
 def sql(
-    path: Database,
+    target: Target,
     command: Annotated[str | None, typer.Option("-c", "--command", metavar="SQL", help="Run this and leave.")] = None,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Run the statements of a file; - is stdin.")
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="How results are written.")] = Format.TABLE,
-    user: Annotated[str | None, typer.Option("--user", help="Whose session it is (default: system).")] = None,
-    role: Annotated[RoleName, typer.Option("--role", help="The role of --user.")] = RoleName.USER,
+    role: Annotated[
+        RoleName | None, typer.Option("--role", help="The role of --user, in a local database (default: user).")
+    ] = None,
     namespace: Annotated[str, typer.Option("--namespace", help="Where unqualified names are looked up.")] = "default",
     param: Annotated[
         list[str] | None,
@@ -117,6 +88,7 @@ def sql(
     """Run SQL, or open a shell.
 
     Without -c and -f, on a terminal, it is a shell: \\? lists its commands. Statements piped in are run like a file's.
+    In a local database nobody signs in: --user says whose session it is.
     """
     if command is not None and file is not None:
         raise typer.BadParameter("give -c or -f, not both")
@@ -124,70 +96,136 @@ def sql(
         raise typer.BadParameter(f"{file} cannot be read: there is no such file")
     if param and command is None:
         raise typer.BadParameter("--param goes with -c: a script has no place for parameters")
-    if user is None and role is not RoleName.USER:
+    if role is not None and target.is_server:
+        raise typer.BadParameter("--role goes with a local database: a server knows the roles of its users")
+    if role is not None and target.user is None:
         raise typer.BadParameter("--role goes with --user: say whose role it is")
     from tablecast.cli.sql import Request, run
 
-    run(Request(path, command, file, output, user, role, namespace, tuple(param or ()), create))
+    run(Request(target, command, file, output, role or RoleName.USER, namespace, tuple(param or ()), create))
 
 
 # --- looking at topics and groups -------------------------------------------------------------------------------
 
 
 @app.command(epilog="Example: tablecast topics ./shop")
-def topics(path: Database, watch: Watch = False, interval: Interval = 2.0) -> None:
+@on_target
+def topics(target: Target, watch: Watch = False, interval: Interval = 2.0) -> None:
     """List the topics: partitions, sources, messages, size, retention."""
     from tablecast.cli.topics import show_topics
 
-    show_topics(path, interval if watch else None)
+    show_topics(target, interval if watch else None)
 
 
-@app.command(epilog="Example: tablecast groups ./shop --watch")
-def groups(path: Database, watch: Watch = False, interval: Interval = 2.0) -> None:
+@app.command(epilog="Example: tablecast groups http://127.0.0.1:8080 --watch")
+@on_target
+def groups(target: Target, watch: Watch = False, interval: Interval = 2.0) -> None:
     """List the consumer groups: what each has acknowledged, and its lag in messages and seconds."""
     from tablecast.cli.topics import show_groups
 
-    show_groups(path, interval if watch else None)
+    show_groups(target, interval if watch else None)
 
 
-@app.command(epilog="Example: tablecast tail ./shop app.order_events --from earliest --filter op=insert,delete")
+@app.command(epilog="Example: tablecast tail http://127.0.0.1:8080 app.order_events --filter op=insert,delete")
+@on_target
 def tail(
-    path: Database,
+    target: Target,
     topic: Annotated[str, typer.Argument(help="The topic: namespace.name, or its alias.", show_default=False)],
     group: Annotated[
         str | None, typer.Option("--group", help="Read as this group: what is shown is acknowledged.")
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="earliest|latest|N", help="Where to begin (default: the last 10 messages)."),
+        typer.Option(
+            "--from", metavar="earliest|latest|N|TIME", help="Where to begin (default: the last 10 messages)."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Leave after that many messages.")] = None,
     follow: Annotated[bool, typer.Option(help="Wait for more at the end of the log.")] = True,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="FIELD=A,B", help="Only messages whose op, table or user is one of these."),
+        typer.Option(
+            "--filter",
+            metavar="FIELD=A,B",
+            help="Only messages whose op, table, user or payload.FIELD is one of these.",
+        ),
     ] = None,
     output: Annotated[MessageFormat, typer.Option("--format", help="How messages are written.")] = MessageFormat.TEXT,
 ) -> None:
     """Show a topic's messages, and those that follow.
 
     A local database belongs to one process, so what follows is only what this process itself writes (expired claims
-    that become dead letters, say): to watch another process, ask its server.
+    that become dead letters, say): to watch what others write, ask a server.
     """
-    from tablecast.cli.tail import Tail, parse_filters, parse_start
+    from tablecast.cli.tail import Tail, follow_topic
+    from tablecast.cli.tail_options import parse_filters, parse_start
 
-    Tail(topic, group, parse_start(start), limit, follow, parse_filters(filters or []), output).run(path)
+    follow_topic(target, Tail(topic, group, parse_start(start), limit, follow, parse_filters(filters or []), output))
+
+
+# --- serving ----------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Example: tablecast serve --data ./shop --port 8080")
+def serve(
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="PATH", help="The directory of the database; made if there is none.")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="The address to listen on (default: 127.0.0.1).")] = None,
+    port: Annotated[str | None, typer.Option("--port", help="The port (default: 8080); 0 takes any.")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option("--tls-certificate", metavar="FILE", help="The certificate, PEM; turns TLS on.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, PEM.")] = None,
+    insecure_network: Annotated[
+        bool | None, typer.Option("--insecure-network", help="Listen beyond this machine without TLS.")
+    ] = None,
+    durability: Annotated[
+        str | None, typer.Option("--durability", metavar="fsync|interval(ms)|none", help="What a crash may lose.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Of log lines.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", metavar="debug|info|warning|error", help="The least that is logged.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, as often as needed.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings; flags win over it.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every setting, its value and its origin, as TOML, and leave.")
+    ] = False,
+) -> None:
+    """Serve a database over HTTP.
+
+    The first start makes the account system, with the password in TABLECAST_PASSWORD or one that it prints. SIGTERM or
+    Ctrl-C ends it when running requests are answered; a second one at once.
+    """
+    from tablecast.cli.serve import configure, run
+
+    flags = {
+        "data": data, "host": host, "port": port, "tls_certificate": tls_certificate, "tls_key": tls_key,
+        "insecure_network": insecure_network, "durability": durability, "log_format": log_format,
+        "log_level": log_level,
+    }  # fmt: skip
+    configuration = configure(config, flags, settings or [])
+    if print_config:
+        typer.echo(configuration.as_toml(), nl=False)
+    else:
+        run(configuration)
 
 
 # --- keeping a database safe ------------------------------------------------------------------------------------
 
 
 @app.command(epilog="Example: tablecast verify ./shop")
-def verify(path: Database) -> None:
+def verify(path: LocalPath) -> None:
     """Prove a database sound, or say what is not.
 
     Every row and message is read: all decode, offsets have no gap, every topic tells what its tables hold.
     """
+    require_local(path, "verify")
     from tablecast.cli.verify import run
 
     raise typer.Exit(run(path))
@@ -195,10 +233,11 @@ def verify(path: Database) -> None:
 
 @app.command(epilog="Example: tablecast backup ./shop /backups/shop-monday")
 def backup(
-    path: Database,
+    path: LocalPath,
     target: Annotated[Path, typer.Argument(help="Where the copy goes; must not exist yet.", show_default=False)],
 ) -> None:
     """Copy a database, whole or not at all. The copy is itself a database."""
+    require_local(path, "backup")
     from tablecast.cli.backup import back_up
 
     back_up(path, target)
@@ -206,15 +245,15 @@ def backup(
 
 @app.command(epilog="Example: tablecast restore /backups/shop-monday ./shop")
 def restore(
-    backup_path: Annotated[
-        str, typer.Argument(metavar="BACKUP", callback=_local_path, help="A backup.", show_default=False)
-    ],
-    path: Annotated[Path, typer.Argument(help="Where the database goes; must not exist yet.", show_default=False)],
+    backup_path: Annotated[str, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
+    path: Annotated[str, typer.Argument(help="Where the database goes; must not exist yet.", show_default=False)],
     check: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Verify the copy before it takes its place.")
     ] = True,
 ) -> None:
     """Make a database of a backup, whole or not at all."""
+    require_local(backup_path, "restore")
+    require_local(path, "restore")
     from tablecast.cli.backup import restore_from
 
-    restore_from(Path(backup_path), path, check)
+    restore_from(Path(backup_path), Path(path), check)

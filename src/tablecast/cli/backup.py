@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tablecast.cli.console import output
-from tablecast.cli.opening import opened
+from tablecast.cli.opening import STOP_IT, local
 from tablecast.cli.progress import by_bytes
 from tablecast.cli.verify import print_report, verified
 from tablecast.errors import BackupError
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.1
 def back_up(path: str, target: Path) -> None:
     """The store copies by itself and tells nothing meanwhile: how far it is shows in what it has written."""
     partial = target.with_name(target.name + PARTIAL)
-    with opened(path) as database, ThreadPoolExecutor(1) as worker, by_bytes("copying") as progress:
+    with local(path, instead=STOP_IT) as database, ThreadPoolExecutor(1) as worker, by_bytes("copying") as progress:
         total = size_bytes(Path(path))
         copying = worker.submit(database.backup, target)
         while wait([copying], timeout=LOOK_SECONDS).not_done:

@@ -1,16 +1,22 @@
 """What the word before the cursor may become.
 
 Behind a word that asks for one kind of name (FROM, INTO, TOPIC, …) only that kind is offered, elsewhere keywords and
-the columns of the tables that the statement names, or of all tables if it names none.
+the columns of the tables that the statement names, or of all tables if it names none. Names come from the system tables;
+whoever may not read those is offered keywords.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from tablecast.engine.catalog import Catalog
+from tablecast.codec.result import Result
 from tablecast.engine.system import SYSTEM_TABLES
+from tablecast.errors import TablecastError
+
+KEPT_SECONDS = 2.0  # what is known: tables come and go while a shell is open, and a server is a way off
 
 _KEYWORDS = """
     ACK ADD ALIAS ALL ALTER AND ANY AS ASC BACKFILL BEGIN BETWEEN BIGINT BOOLEAN BY BYTES CASE CAST CHECK CLEAR COLUMN
@@ -22,19 +28,33 @@ _KEYWORDS = """
     TRANSACTION TRUE UNION UPDATE UPTO USER USING UUID UUID_V7() VALUES WHEN WHERE WITH
 """
 KEYWORDS = tuple(_KEYWORDS.split())
-COMMANDS = ("\\?", "\\d", "\\dt", "\\format", "\\groups", "\\q", "\\timing", "\\topics")
+COMMANDS = ("\\?", "\\d", "\\dt", "\\format", "\\groups", "\\q", "\\timing", "\\topics", "\\watch")
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 _BEFORE_TABLE = ("FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCRIBE", "SOURCE", "\\D")
 _BEFORE_TOPIC = ("TOPIC", "CONSUME FROM", "ACK", "NACK")
 
 
-class Names:
-    """Reads the catalog anew each time: tables come and go while the shell is open."""
+_KNOWN = """
+SELECT namespace || '.' || table_name, table_name, name FROM system.columns ORDER BY position;
+SELECT namespace || '.' || name, alias FROM system.topics
+"""
 
-    def __init__(self, catalog: Callable[[], Catalog], namespace: str) -> None:
-        self._catalog = catalog
+
+class Known(NamedTuple):
+    columns: tuple[tuple[str, str, str], ...] = ()  # table with its namespace, table, column
+    topics: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class Names:
+    """`peek` runs queries; `namespace` is the one that need not be named."""
+
+    def __init__(self, peek: Callable[[str], list[Result]], namespace: str) -> None:
+        self._peek = peek
         self._namespace = namespace
+        self._kept = Known()
+        self._kept_until = 0.0
 
     def complete(self, before: str) -> tuple[str, list[str]]:
         """The word at the end of `before`, and what it may become, sorted."""
@@ -53,11 +73,26 @@ class Names:
             return self._tables()
         return (*KEYWORDS, *self._columns(text)) if words else KEYWORDS
 
+    def _known(self) -> Known:
+        if time.monotonic() >= self._kept_until:
+            self._kept = self._looked_up()
+            self._kept_until = time.monotonic() + KEPT_SECONDS
+        return self._kept
+
+    def _looked_up(self) -> Known:
+        try:
+            columns, topics = self._peek(_KNOWN)
+        except TablecastError:
+            return Known()
+        aliases = tuple(alias for _, alias in topics if alias is not None)
+        return Known(tuple(columns), tuple(topic for topic, _ in topics), aliases)
+
     def _topics(self) -> list[str]:
-        return [*self._catalog().topic_ids, *self._bare(self._catalog().topic_ids)]
+        known = self._known()
+        return [*known.topics, *known.aliases, *self._bare(known.topics)]
 
     def _tables(self) -> list[str]:
-        names = self._catalog().table_ids
+        names = {table for table, _, _ in self._known().columns}
         return [*names, *self._bare(names), *(f"system.{name}" for name in SYSTEM_TABLES)]
 
     def _bare(self, names: Iterable[str]) -> list[str]:
@@ -66,7 +101,7 @@ class Names:
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
     def _columns(self, text: str) -> set[str]:
-        schemas = [table.schema for table in self._catalog().tables.values()]
+        columns = self._known().columns
         said = set(re.findall(r"[a-z_][a-z0-9_]*", text.lower()))
-        named = [schema for schema in schemas if schema.name in said]
-        return {column for schema in named or schemas for column in schema.column_names}
+        named = [column for column in columns if column[1] in said]
+        return {column for _, _, column in named or columns}

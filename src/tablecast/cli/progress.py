@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.progress import (
@@ -26,6 +26,7 @@ from rich.progress import (
 from tablecast.cli.console import messages
 
 SPINNER_AFTER_SECONDS = 1.0
+COUNTED_LINES = 10_000  # fewer are written in a moment; also how often the count is shown
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
@@ -49,6 +50,19 @@ def by_bytes(title: str) -> Iterator[Callable[[int, int], None]]:
     with _progress(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+def counted(lines: Iterable[str], title: str, total: int) -> Iterator[str]:
+    """The lines, with a bar of how many went by, if that takes a while and they go elsewhere than to the terminal."""
+    if total < COUNTED_LINES or sys.stdout.isatty():
+        yield from lines
+        return
+    with _progress(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        bar = progress.add_task(title, total=total)
+        for number, line in enumerate(lines):
+            yield line
+            if number % COUNTED_LINES == 0:
+                progress.update(bar, completed=number)
 
 
 @contextmanager

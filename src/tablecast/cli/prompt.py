@@ -98,6 +98,7 @@ def _editing_prompt(names: Names) -> Prompt:
         history=kept(),
         completer=Catalogued(),
         complete_while_typing=False,
+        complete_in_thread=True,  # names may have to come from a server
         multiline=True,
         key_bindings=keys,
         prompt_continuation=lambda width, line, wrapped: CONTINUED.rjust(width),

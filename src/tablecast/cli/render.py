@@ -16,18 +16,21 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tablecast.cli.app import Format
 from tablecast.cli.console import say
 from tablecast.cli.grid import grid_lines
+from tablecast.cli.options import Format
+from tablecast.cli.progress import counted
 from tablecast.cli.values import json_rows, text_rows
 from tablecast.codec.result import Result
 
 _NEEDS_QUOTES = re.compile(r'[",\r\n]')
 
 
-def render(result: Result, form: Format) -> None:
+def render(result: Result, form: Format, *, quiet: bool = False) -> None:
+    """`quiet`: without a count of the rows written, since something else shows how far it is."""
     if result.is_query:
-        sys.stdout.writelines(_ROWS[form](result))
+        lines = _ROWS[form](result)
+        sys.stdout.writelines(lines if quiet else counted(lines, "writing", len(result)))
     elif form is Format.TABLE:
         sys.stdout.write(result.message + "\n")
     elif form is Format.JSON:

@@ -8,14 +8,18 @@ drops what was typed, or stops the query that runs; Ctrl-D leaves, and rolls bac
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 
-from tablecast.cli.app import Format
 from tablecast.cli.console import print_error, say
+from tablecast.cli.options import Format
 from tablecast.cli.prompt import Prompt
 from tablecast.cli.render import render
-from tablecast.cli.running import Runner
+from tablecast.cli.runner import Runner
 from tablecast.cli.script import read_statements
+from tablecast.client.statements import Kind, kind_of
 from tablecast.errors import InvalidRequest, TablecastError
 
 HELP = r"""\d [TABLE]      columns of a table, or all tables
@@ -24,10 +28,13 @@ HELP = r"""\d [TABLE]      columns of a table, or all tables
 \groups         consumer groups, with their lag
 \format [NAME]  how results are written: table, json, csv, ndjson
 \timing         show how long each statement takes, or stop showing it
+\watch [N]      run the last query again every N seconds (2), until Ctrl-C
 \?              this list
 \q              leave; so does Ctrl-D
 
 A statement ends with a semicolon and may have many lines. Ctrl-C drops it, or stops a query that runs."""
+
+WATCH_SECONDS = 2.0
 
 _TABLES = "SELECT namespace, name, kind, access_level, primary_key, ttl_seconds FROM system.tables ORDER BY ALL"
 _TOPICS = (
@@ -43,6 +50,7 @@ class Shell:
         self._name = name
         self._format = form
         self._timing = False
+        self._last_query = ""
         self._prompt = prompt
         self._commands: dict[str, Callable[[str], None]] = {
             "d": self._describe,
@@ -51,6 +59,7 @@ class Shell:
             "groups": lambda rest: self._show(_GROUPS),
             "format": self._set_format,
             "timing": self._toggle_timing,
+            "watch": self._watch,
             "?": lambda rest: _print(HELP),
         }
 
@@ -67,7 +76,7 @@ class Shell:
     def _read(self) -> str | None:
         """What was typed, or None to leave."""
         try:
-            marker = "*> " if self._runner.session.in_transaction else "> "
+            marker = "*> " if self._runner.in_transaction else "> "
             text = self._prompt.read(self._name + marker).strip()
         except KeyboardInterrupt:
             return ""
@@ -81,6 +90,8 @@ class Shell:
             self._command(word)(rest.strip())
             return
         for statement in read_statements([text]):
+            if kind_of(statement.text) is Kind.READ:
+                self._last_query = statement.text
             self._show(statement.text)
 
     def _command(self, word: str) -> Callable[[str], None]:
@@ -90,12 +101,22 @@ class Shell:
         return found
 
     def _show(self, sql: str) -> None:
-        render(self._runner.execute(sql), self._format)
+        for result in self._runner.execute(sql):
+            render(result, self._format)
         if self._timing:
             say(f"{self._runner.took_ms:,.3f} ms")
 
     def _describe(self, table: str) -> None:
         self._show(f"DESCRIBE {table}" if table else _TABLES)
+
+    def _watch(self, seconds: str) -> None:
+        if not self._last_query:
+            raise InvalidRequest(r"\watch repeats the last query, and there was none: run a SELECT first")
+        pause_seconds = _seconds(seconds) if seconds else WATCH_SECONDS
+        while True:
+            say(f"{datetime.now():%H:%M:%S}, every {pause_seconds:g} s")
+            self._show(self._last_query)
+            time.sleep(pause_seconds)
 
     def _set_format(self, name: str) -> None:
         if name and name not in list(Format):
@@ -106,6 +127,16 @@ class Shell:
     def _toggle_timing(self, rest: str) -> None:
         self._timing = not self._timing
         _print(f"timing is {'on' if self._timing else 'off'}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise InvalidRequest(rf"\watch {text}: say how many seconds to wait, as \watch 5")
+    return seconds
 
 
 def _print(text: str) -> None:

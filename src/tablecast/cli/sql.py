@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
-from tablecast.cli.app import Format
 from tablecast.cli.complete import Names
 from tablecast.cli.console import print_error, say
-from tablecast.cli.opening import opened
+from tablecast.cli.opening import connected, local
+from tablecast.cli.options import Format
 from tablecast.cli.progress import by_bytes
 from tablecast.cli.prompt import make_prompt
 from tablecast.cli.render import render
-from tablecast.cli.running import Runner
+from tablecast.cli.runner import Runner
 from tablecast.cli.script import read_statements
 from tablecast.cli.shell import Shell
-from tablecast.errors import TablecastError
+from tablecast.cli.target import Target
+from tablecast.errors import TablecastError, UnknownNamespace
 from tablecast.model.schema import SYSTEM_ACTOR
-from tablecast.sql.database import MEMORY, Database
-from tablecast.sql.parameters import check_count
-from tablecast.sql.parse import parse
-from tablecast.sql.session import Session
+
+if TYPE_CHECKING:
+    from tablecast.sql.database import Database
+    from tablecast.sql.session import Session
 
 STDIN = "-"
+MEMORY = ":memory:"
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    path: str
+    """`role` and `create` are for local databases."""
+
+    target: Target
     command: str | None
     file: str | None
     format: Format
-    user: str | None
     role: str
     namespace: str
     params: tuple[str, ...]
@@ -47,15 +51,43 @@ class Request:
 
 
 def run(request: Request) -> None:
-    is_new = request.path != MEMORY and not Path(request.path).exists()
-    with opened(request.path, create=request.create) as database:
+    request.target.check(takes_user=True)
+    with _remote(request) if request.target.is_server else _local(request) as runner:
+        _run(runner, request)
+
+
+@contextmanager
+def _remote(request: Request) -> Iterator[Runner]:
+    with connected(request.target, request.namespace) as client:
+        from tablecast.cli.runner_remote import RemoteRunner  # after `connected`: see `opening.trust`
+
+        if request.namespace not in [name for name, *_ in client.query("SHOW NAMESPACES")]:
+            raise UnknownNamespace(f"there is no namespace {request.namespace!r}", namespace=request.namespace)
+        with RemoteRunner(client) as runner:
+            yield runner
+
+
+@contextmanager
+def _local(request: Request) -> Iterator[Runner]:
+    from tablecast.cli.runner_local import LocalRunner
+
+    path = request.target.place
+    is_new = path != MEMORY and not Path(path).exists()
+    with local(path, create=request.create) as database:
         if is_new:
-            say(f"made a new database at {request.path}")
-        with Runner(database, _session(database, request)) as runner:
-            _run(database, runner, request)
+            say(f"made a new database at {path}")
+        with LocalRunner(database, _session(database, request)) as runner:
+            yield runner
 
 
-def _run(database: Database, runner: Runner, request: Request) -> None:
+def _session(database: Database, request: Request) -> Session:
+    database.engine.catalog.namespace(request.namespace)  # or says that there is none
+    if request.target.user is None:
+        return database.session(SYSTEM_ACTOR.user_id, SYSTEM_ACTOR.role, request.namespace)
+    return database.session(request.target.user, request.role, request.namespace)
+
+
+def _run(runner: Runner, request: Request) -> None:
     if request.command is not None:
         run_command(runner, request.command, request.params, request.format)
     elif request.file not in (None, STDIN):
@@ -63,28 +95,16 @@ def _run(database: Database, runner: Runner, request: Request) -> None:
     elif request.file == STDIN or not sys.stdin.isatty():
         run_script(runner, sys.stdin, request.format, "stdin")
     else:
-        names = Names(lambda: database.engine.catalog, request.namespace)
-        Shell(runner, Path(request.path).name, request.format, make_prompt(names)).run()
-
-
-def _session(database: Database, request: Request) -> Session:
-    database.engine.catalog.namespace(request.namespace)
-    if request.user is None:
-        return database.session(SYSTEM_ACTOR.user_id, SYSTEM_ACTOR.role, request.namespace)
-    return database.session(request.user, request.role, request.namespace)
+        names = Names(runner.peek, request.namespace)
+        Shell(runner, request.target.name, request.format, make_prompt(names)).run()
 
 
 # --- one command ------------------------------------------------------------------------------------------------
 
 
 def run_command(runner: Runner, text: str, params: Sequence[str], form: Format) -> None:
-    """Parsed as a whole, so that a slip in the last statement does not leave the first ones done."""
-    values = [parameter(value) for value in params]
-    counts = [statement.parameters for statement in parse(text)]
-    check_count(values, sum(counts))
-    for statement, count in zip(read_statements([text]), counts, strict=True):
-        render(runner.execute(statement.text, values[:count]), form)
-        del values[:count]
+    for result in runner.execute_text(text, [parameter(value) for value in params]):
+        render(result, form)
 
 
 def parameter(text: str) -> Any:
@@ -127,7 +147,8 @@ def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str, *,
     """Statement by statement, up to the first error."""
     for statement in read_statements(lines):
         try:
-            render(runner.execute(statement.text, quiet=quiet), form)
+            for result in runner.execute(statement.text, quiet=quiet):
+                render(result, form, quiet=quiet)
         except TablecastError as error:
             print_error(error, where=f"{name}, statement at line {statement.line}: ")
             raise typer.Exit(1) from None

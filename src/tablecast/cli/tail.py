@@ -1,68 +1,53 @@
-"""`tablecast tail`: a topic's messages in the order of their commits, and those that follow.
+"""`tablecast tail`: a topic's messages, and those that follow.
 
-Without a group, every partition has a cursor of its own and message ids, which grow with the commits, merge them.
-With a group, messages are claimed, shown and acknowledged; those that a filter hides too.
+Without a group, every partition has a cursor of its own. What the log holds already is shown in the order of the commits:
+message ids grow with them. Then each partition waits in a long poll of its own, from its cursor on, so that nothing falls
+between two looks. With a group, messages are claimed, shown and acknowledged; those that a filter hides too. A server
+that goes away is waited for, and read on from the cursors.
 """
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 from uuid import uuid4
 
-import msgspec
-import typer
-from rich.text import Text
-
-from tablecast.cli.app import MessageFormat
-from tablecast.cli.console import output, visible
-from tablecast.cli.opening import opened
-from tablecast.codec.keys import timestamp_from_us
-from tablecast.model.change import Op
-from tablecast.model.message import Message
-from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
-from tablecast.sql.database import Database
+from tablecast.cli.console import output, say
+from tablecast.cli.opening import OpenedAsync, opened_async
+from tablecast.cli.options import MessageFormat
+from tablecast.cli.outage import LOOK_SECONDS, Outage
+from tablecast.cli.tail_options import Filters, is_wanted
+from tablecast.cli.tail_text import as_json, as_text
+from tablecast.cli.target import Target
+from tablecast.client.delivery import PASSING
+from tablecast.errors import OffsetOutOfRange
+from tablecast.model.message import Consumed, Message
+from tablecast.model.position import Start, StartKind
 
 SHOWN_FIRST = 10  # messages of each partition, if not told where to begin
 PAGE = 500
-WAIT_SECONDS = 1.0  # messages wake a reader at once; a Ctrl-C that came just before it slept, only then
+POLL_SECONDS = 20.0  # of one long poll; messages end it at once
 
-_COLOURS = {Op.INSERT: "green", Op.UPDATE: "yellow", Op.DELETE: "red"}
-_FIELDS: dict[str, Callable[[Message], str | None]] = {
-    "op": lambda message: message.op.label,
-    "table": lambda message: message.source_table,
-    "user": lambda message: message.user_id,
-}
-
-Filters = Mapping[str, frozenset[str]]
+_RANGES = """
+SELECT o.partition_id, o.start_offset, o.end_offset FROM system.topic_offsets o
+JOIN system.topics t ON o.topic = t.namespace || '.' || t.name
+WHERE o.topic = ? OR t.alias = ? OR (t.namespace = 'default' AND t.name = ?) ORDER BY o.partition_id
+"""
 
 
-def parse_start(text: str | None) -> Start | None:
-    if text is None:
-        return None
-    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
-    if named is None and not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} is not earliest, latest or an offset", param_hint="--from")
-    return named or Start(StartKind.OFFSET, int(text))
+def follow_topic(target: Target, tail: Tail) -> None:
+    async def run() -> None:
+        async with opened_async(target) as database:
+            await tail.show(database)
 
-
-def parse_filters(texts: Sequence[str]) -> Filters:
-    filters: dict[str, frozenset[str]] = {}
-    for text in texts:
-        name, _, values = text.partition("=")
-        if name not in _FIELDS or not values:
-            raise typer.BadParameter(f"{text!r} is not {'|'.join(_FIELDS)}=value,value", param_hint="--filter")
-        filters[name] = filters.get(name, frozenset()) | frozenset(values.split(","))
-    unknown = filters.get("op", frozenset()) - {op.label for op in Op}
-    if unknown:
-        raise typer.BadParameter(f"there is no op {min(unknown)!r}: insert, update, delete", param_hint="--filter")
-    return filters
+    asyncio.run(run())
 
 
 @dataclass(slots=True)
@@ -75,133 +60,167 @@ class Tail:
     filters: Filters
     format: MessageFormat
     shown: int = field(default=0, init=False)
+    _outage: Outage = field(default_factory=Outage, init=False)
 
-    def run(self, path: str) -> None:
-        with opened(path) as database:
-            self.show(database)
-
-    def show(self, database: Database) -> None:
+    async def show(self, database: OpenedAsync) -> None:
         if self.group is None:
-            self._read(database)
+            await self._read(database)
         else:
-            self._consume(database, self.group)
+            await self._consume(database, self.group)
 
     @property
     def _left(self) -> int:
         """How many more may be shown, at most a page."""
         return PAGE if self.limit is None else min(PAGE, self.limit - self.shown)
 
-    def _read(self, database: Database) -> None:
-        cursors = _Cursors(database, self.topic, self.start)
-        more = threading.Event()
-        unsubscribe = database.engine.feed.subscribe(cursors.topic.topic_id, more.set)
-        try:
-            self._show_all(cursors.rest())
-            while self.follow and self._left:
-                more.wait(WAIT_SECONDS)
-                more.clear()
-                self._show_all(cursors.rest())
-        finally:
-            unsubscribe()
+    # --- without a group ---
 
-    def _consume(self, database: Database, group: str) -> None:
-        """Claims no more than it may show: what is given back counts as a delivery."""
-        me, wait_seconds = f"tail-{uuid4().hex}", WAIT_SECONDS if self.follow else 0.0
+    async def _read(self, database: OpenedAsync) -> None:
+        cursors = [
+            _Cursor(database, self.topic, partition, self._outage, start)
+            for partition, start in await self._starts(database)
+        ]
+        await self._show_what_is_there(cursors)
+        if self.follow and self._left:
+            await self._follow(cursors)
+
+    async def _starts(self, database: OpenedAsync) -> list[tuple[int, Start]]:
+        ranges = (await database.query(_RANGES, [self.topic] * 3)).rows
+        if not ranges:
+            await database.consume(self.topic, limit=1)  # says what is wrong with the name
+        return [(partition, self._first(start, end)) for partition, start, end in ranges]
+
+    def _first(self, start: int, end: int) -> Start:
+        if self.start is None:
+            return Start(StartKind.OFFSET, max(start, end - SHOWN_FIRST))
+        if self.start.kind is StartKind.OFFSET:  # partitions differ in length; a shorter one has nothing to show yet
+            return Start(StartKind.OFFSET, min(self.start.value, end))
+        return self.start
+
+    async def _show_what_is_there(self, cursors: list[_Cursor]) -> None:
+        """Up to the end of each log, the oldest message first."""
+        for cursor in cursors:
+            await cursor.fill()
+        while self._left and (waiting := [cursor for cursor in cursors if cursor.page]):
+            oldest = min(waiting, key=lambda cursor: cursor.page[0].message_id)
+            self._show(oldest.page.popleft())
+            if not oldest.page:
+                sys.stdout.flush()
+                await oldest.fill()
+        sys.stdout.flush()
+
+    async def _follow(self, cursors: list[_Cursor]) -> None:
+        """Until enough was shown; the first task that sees that ends the others."""
+        tasks = [asyncio.ensure_future(self._follow_one(cursor)) for cursor in cursors]
         try:
-            while self._left:
-                found = database.consume(
-                    self.topic,
-                    group=group,
-                    start=self.start,
-                    limit=self._left,
-                    timeout_seconds=wait_seconds,
-                    consumer=me,
-                ).messages
-                if not found and not self.follow:
-                    break
-                for partition, run in groupby(found, key=attrgetter("partition_id")):
-                    claimed = list(run)
-                    self._show_all(claimed)
-                    database.ack(self.topic, group, claimed[-1].offset, partition=partition, consumer=me)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            database.release(self.topic, group, me)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow_one(self, cursor: _Cursor) -> None:
+        while self._left:
+            await cursor.fill(POLL_SECONDS)
+            self._show_all(cursor.page)
+            cursor.page.clear()
+
+    # --- with a group ---
+
+    async def _consume(self, database: OpenedAsync, group: str) -> None:
+        """Claims no more than it may show: what is given back counts as a delivery."""
+        me, wait_seconds = f"tail-{uuid4().hex}", POLL_SECONDS if self.follow else 0.0
+
+        async def claim() -> Consumed:
+            if self._outage.is_away:  # an answer that was lost may have claimed something
+                await database.release(self.topic, group, me)
+            return await database.consume(
+                self.topic,
+                group=group,
+                start=self.start,
+                limit=self._left,
+                timeout_seconds=wait_seconds,
+                consumer=me,
+            )
+
+        try:
+            found = await claim()  # the first one is not waited for: what is wrong is told
+            while found.messages or self.follow:
+                for partition, run in groupby(found.messages, key=attrgetter("partition_id")):
+                    await self._show_claimed(database, group, me, partition, list(run))
+                if not self._left:
+                    break
+                found = await polled(self._outage, claim, wait_seconds)
+        finally:
+            with suppress(*PASSING):  # without a server the claims run out by themselves
+                await database.release(self.topic, group, me)
+
+    async def _show_claimed(
+        self, database: OpenedAsync, group: str, me: str, partition: int, claimed: list[Message]
+    ) -> None:
+        self._show_all(claimed)
+        last = claimed[-1].offset
+        await self._outage.endure(lambda: database.ack(self.topic, group, last, partition=partition, consumer=me))
 
     # --- showing ---
 
     def _show_all(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if self._wanted(message):
-                if self.format is MessageFormat.NDJSON:
-                    sys.stdout.write(as_json(message) + "\n")
-                else:
-                    output().print(as_text(message))
-                self.shown += 1
-            if not self._left:
-                break
+            if self._left:
+                self._show(message)
         sys.stdout.flush()
 
-    def _wanted(self, message: Message) -> bool:
-        return all(_FIELDS[name](message) in values for name, values in self.filters.items())
+    def _show(self, message: Message) -> None:
+        if not is_wanted(message, self.filters):
+            return
+        if self.format is MessageFormat.NDJSON:
+            sys.stdout.write(as_json(message) + "\n")
+        else:
+            output().print(as_text(message))
+        self.shown += 1
 
 
-class _Cursors:
-    """Where each partition is read next."""
+class _Cursor:
+    """Where a partition is read next, and what was read and not shown yet."""
 
-    def __init__(self, database: Database, topic: str, start: Start | None) -> None:
+    def __init__(self, database: OpenedAsync, topic: str, partition: int, outage: Outage, start: Start) -> None:
+        self.page: deque[Message] = deque()
         self._database = database
-        self.topic = database.topic(topic)
-        self._next = [self._first(partition, start) for partition in range(self.topic.partitions)]
+        self._topic, self._partition = topic, partition
+        self._outage = outage
+        self._next = start
 
-    def _first(self, partition: int, start: Start | None) -> int:
-        engine = self._database.engine
-        first, end = engine.log_range(self.topic.topic_id, partition)
-        if start is None:
-            return max(first, end - SHOWN_FIRST)
-        if start.kind is StartKind.OFFSET:
-            return min(start.value, end)  # partitions differ in length; one that is shorter has nothing to show yet
-        return engine.resolve(self.topic, partition, start)
+    async def fill(self, wait_seconds: float = 0.0) -> None:
+        """Reads a page; at the end of the log it waits for something, or the time is over."""
+        try:
+            found = await polled(self._outage, lambda: self._ask(wait_seconds), wait_seconds)
+        except OffsetOutOfRange as error:
+            await self._skip(error)
+        else:
+            self.page.extend(found.messages)
+            self._next = Start(StartKind.OFFSET, found.next_offset or 0)
 
-    def rest(self) -> Iterator[Message]:
-        """Up to the end of the log as it is now."""
-        return heapq.merge(*map(self._partition, range(self.topic.partitions)), key=attrgetter("message_id"))
+    async def _ask(self, wait_seconds: float) -> Consumed:
+        return await self._database.consume(
+            self._topic, start=self._next, partition=self._partition, limit=PAGE, timeout_seconds=wait_seconds
+        )
 
-    def _partition(self, partition: int) -> Iterator[Message]:
-        while True:
-            start = Start(StartKind.OFFSET, self._next[partition])
-            page = self._database.consume(self.topic.full_name, start=start, partition=partition, limit=PAGE).messages
-            for message in page:
-                yield message
-                self._next[partition] = message.offset + 1
-            if not page:
-                return
-
-
-def as_text(message: Message) -> Text:
-    at = timestamp_from_us(message.ts * 1000).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = Text(f"{at} {message.partition_id}/{message.offset} ", style="dim")
-    line.append(f"{message.op.label:<6} ", style=f"not dim bold {_COLOURS[message.op]}")
-    line.append(f"{message.source_table} ", style="not dim")
-    if message.user_id is not None:
-        line.append(f"{visible(message.user_id)} ", style="not dim cyan")
-    line.append(visible(message.payload.decode()), style="not dim")
-    if message.delivery > 1:
-        line.append(f" (delivery {message.delivery})", style="not dim red")
-    return line
+    async def _skip(self, error: OffsetOutOfRange) -> None:
+        """Past what retention took before it was read: said, and read on from there."""
+        log_start = error.details.get("log_start")
+        if log_start is None:
+            raise error
+        say(error.message)
+        self._next = Start(StartKind.OFFSET, log_start)
+        await self.fill()
 
 
-def as_json(message: Message) -> str:
-    said: dict[str, Any] = {
-        "partition_id": message.partition_id,
-        "offset": str(message.offset),
-        "message_id": str(message.message_id),
-        "source_table": message.source_table,
-        "op": message.op.label,
-        "ts": timestamp_from_us(message.ts * 1000),
-        "payload_mode": message.payload_mode,
-        "key": msgspec.Raw(message.key),
-        "payload": msgspec.Raw(message.payload),
-        "user_id": message.user_id,
-        "seq": str(message.seq),
-        "delivery": message.delivery,
-    }
-    return msgspec.json.encode(said).decode()
+async def polled(outage: Outage, ask: Callable[[], Awaitable[Consumed]], wait_seconds: float) -> Consumed:
+    """A server that stops ends waits at once: then it is not asked again at once."""
+    began = time.monotonic()
+    found = await outage.endure(ask)
+    if not found.messages and time.monotonic() - began < min(LOOK_SECONDS, wait_seconds):
+        await asyncio.sleep(LOOK_SECONDS)
+    return found

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rich.console import Group
 from rich.filesize import decimal
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from tablecast.cli.console import output, visible
-from tablecast.cli.opening import opened
-from tablecast.sql.database import Database
+from tablecast.cli.opening import Opened, opened
+from tablecast.cli.target import Target
+from tablecast.client.delivery import PASSING
 
 BAR_WIDTH = 20
 BEHIND, FAR_BEHIND = "yellow", "red"
@@ -29,26 +32,32 @@ ORDER BY g.topic, g.group_id, g.partition_id
 """
 
 
-def show_topics(path: str, interval_seconds: float | None) -> None:
-    _show(path, topics_table, interval_seconds)
+def show_topics(target: Target, interval_seconds: float | None) -> None:
+    _show(target, topics_table, interval_seconds)
 
 
-def show_groups(path: str, interval_seconds: float | None) -> None:
-    _show(path, groups_table, interval_seconds)
+def show_groups(target: Target, interval_seconds: float | None) -> None:
+    _show(target, groups_table, interval_seconds)
 
 
-def _show(path: str, make: Callable[[Database], Table], interval_seconds: float | None) -> None:
-    with opened(path) as database:
+def _show(target: Target, make: Callable[[Opened], Table], interval_seconds: float | None) -> None:
+    with opened(target) as database:
         if interval_seconds is None:
             output().print(make(database))
             return
-        with Live(make(database), console=output(), auto_refresh=False) as live:
+        table = make(database)
+        with Live(table, console=output(), auto_refresh=False) as live:
             while True:
                 time.sleep(interval_seconds)
-                live.update(make(database), refresh=True)
+                said = ""
+                try:
+                    table = make(database)
+                except PASSING as error:  # a server that is away: what was seen last stays
+                    said = f"not up to date: {visible(error.message)}"
+                live.update(Group(table, Text(said, style="red")) if said else table, refresh=True)
 
 
-def topics_table(database: Database) -> Table:
+def topics_table(database: Opened) -> Table:
     table = _table("topic", "alias", "partitions", "sources", "messages", "size", "kept for", "kept up to")
     for name, alias, partitions, sources, messages, size, seconds, max_bytes in database.query(_TOPICS):
         table.add_row(
@@ -58,7 +67,7 @@ def topics_table(database: Database) -> Table:
     return table
 
 
-def groups_table(database: Database) -> Table:
+def groups_table(database: Opened) -> Table:
     table = _table("topic", "group", "partition", "committed", "claimed", "end", "lag", "", "behind")
     for topic, group, partition, committed, claimed, end, lag, seconds, kept in database.query(_GROUPS):
         table.add_row(

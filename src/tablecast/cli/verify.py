@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tablecast.cli.console import output, visible
+from tablecast.cli.opening import STOP_IT, explained_lock
 from tablecast.cli.progress import counting
 from tablecast.engine.engine import system_clock
 from tablecast.engine.recovery import load_catalog, load_logs
@@ -26,7 +27,8 @@ def run(path: str) -> int:
 
 
 def verified(path: Path) -> VerifyReport:
-    store = RocksStore.open(str(path), create=False)
+    with explained_lock(str(path), STOP_IT):
+        store = RocksStore.open(str(path), create=False)
     try:
         snapshot = store.snapshot()
         with counting({"rows": None, "messages": _messages(snapshot)}) as progress:

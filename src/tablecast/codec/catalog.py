@@ -8,6 +8,9 @@ log-start/TOPIC (u32) PART (u16)  LogStart: where the partition's log begins onc
 commit                            CommitMark: the last commit, written by every commit
 ids                               NextIds: table and topic ids are never reused
 job/NAME                          JobRecord: what a job did last
+user/NAME                         User: an account
+dropped-user/NAME                 DroppedUser: an account that is gone, but left rows
+audit/COMMIT (u64) NUMBER (u32)   AuditEntry: numbered from 0 within its commit
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from tablecast.errors import CorruptData
-from tablecast.model.schema import TableSchema
+from tablecast.model.schema import Role, TableSchema
 from tablecast.model.topic import Topic
 
 RECORD_FORMAT = 1
@@ -60,14 +63,48 @@ class JobRecord(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-Record = Namespace | TableSchema | Topic | LogStart | CommitMark | NextIds | JobRecord
-R = TypeVar("R", Namespace, TableSchema, Topic, LogStart, CommitMark, NextIds, JobRecord)
+class User(msgspec.Struct, frozen=True):
+    """An account. `password` is an argon2id hash; without one nobody signs in as this user. `token_epoch` is the commit
+    that last changed password or role."""
+
+    name: str
+    role: Role
+    password: str | None = None
+    created_ms: int = 0
+    changed_ms: int = 0
+    token_epoch: int = 0
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r}, {self.role.name}, token_epoch={self.token_epoch})"  # the hash is nobody's business
+
+
+class DroppedUser(msgspec.Struct, frozen=True):
+    name: str
+    dropped_ms: int
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One row of system.audit_log; its commit number is in its key. No role: somebody who did not sign in."""
+
+    user: str
+    role: Role | None
+    action: str
+    target: str
+    outcome: str
+    detail: str = ""
+    request_id: str | None = None
+    time_ms: int = 0
+
+
+Record = Namespace | TableSchema | Topic | LogStart | CommitMark | NextIds | JobRecord | User | DroppedUser | AuditEntry
+R = TypeVar("R", Namespace, TableSchema, Topic, LogStart, CommitMark, NextIds, JobRecord, User, DroppedUser, AuditEntry)
 
 COMMIT_KEY = b"commit"
 IDS_KEY = b"ids"
 NAMESPACES, TABLES, TOPICS, LOG_STARTS, JOBS = b"namespace/", b"table/", b"topic/", b"log-start/", b"job/"
+USERS, DROPPED_USERS, AUDIT = b"user/", b"dropped-user/", b"audit/"
 
-_ID, _PLACE = struct.Struct(">I"), struct.Struct(">IH")
+_ID, _PLACE, _ENTRY = struct.Struct(">I"), struct.Struct(">IH"), struct.Struct(">QI")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -110,3 +147,22 @@ def decode_log_start_key(key: bytes) -> tuple[int, int]:
 
 def job_key(name: str) -> bytes:
     return JOBS + name.encode()
+
+
+def user_key(name: str) -> bytes:
+    return USERS + name.encode()
+
+
+def dropped_user_key(name: str) -> bytes:
+    return DROPPED_USERS + name.encode()
+
+
+def audit_key(seq: int, number: int) -> bytes:
+    return AUDIT + _ENTRY.pack(seq, number)
+
+
+def decode_audit_key(key: bytes) -> tuple[int, int]:
+    if len(key) != len(AUDIT) + _ENTRY.size:
+        raise CorruptData(f"the key {key!r} is not that of an audit entry")
+    seq, number = _ENTRY.unpack_from(key, len(AUDIT))
+    return seq, number

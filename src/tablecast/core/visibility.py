@@ -7,10 +7,11 @@ still finish or renew it, since nobody else was given its messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tablecast.codec.group import Claim, Fragment, GroupState, Returned, Status
-from tablecast.core.fragments import edit_all
+from tablecast.core.fragments import edit, edit_all
 from tablecast.errors import Conflict, InvalidRequest
 
 EXPIRED: Final = "visibility timeout"
@@ -72,15 +73,23 @@ def release(state: GroupState, consumer: str, *, delivered: bool) -> tuple[Group
     `delivered=False` says that it never saw the messages (the answer could not be sent, say): then the
     delivery that opened these claims is not counted.
     """
-    uncounted = 0 if delivered else 1
+    return edit_all(state, _letting_go(consumer, 0 if delivered else 1)), held(state, consumer)
 
+
+def give_back(state: GroupState, consumer: str, start: int, end: int) -> GroupState:
+    """One claim of a consumer that never saw its messages: as `release`, for start <= offset < end only."""
+    low, high = max(start, state.committed), min(end, state.next_offset)
+    return edit(state, (low, high), _letting_go(consumer, 1)) if low < high else state
+
+
+def _letting_go(consumer: str, uncounted: int) -> Callable[[Fragment], Status]:
     def let_go(piece: Fragment) -> Status:
         status = piece.status
         if not isinstance(status, Claim) or status.consumer != consumer:
             return status
         return Returned(consumer, status.deliveries - uncounted, RELEASED)
 
-    return edit_all(state, let_go), held(state, consumer)
+    return let_go
 
 
 def held(state: GroupState, consumer: str) -> int:

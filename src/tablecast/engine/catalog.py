@@ -10,12 +10,12 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tablecast.codec.catalog import Namespace
+from tablecast.codec.catalog import Namespace, User
 from tablecast.codec.rows import RowCodec, row_codec
 from tablecast.core.expression import Expression, compile_filter
 from tablecast.core.payload import PayloadEncoder, payload_encoder
 from tablecast.core.routing import CompiledRoute, compile_route
-from tablecast.errors import UnknownNamespace, UnknownTable, UnknownTopic
+from tablecast.errors import UnknownNamespace, UnknownTable, UnknownTopic, UnknownUser
 from tablecast.model.change import Op
 from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic
@@ -61,11 +61,21 @@ class Catalog:
     topics: Mapping[int, Topic] = field(default_factory=dict)
     table_ids: Mapping[str, int] = field(default_factory=dict)
     topic_ids: Mapping[str, int] = field(default_factory=dict)  # full names and aliases: one space
+    users: Mapping[str, User] = field(default_factory=dict)
 
     @staticmethod
-    def of(namespaces: Iterable[Namespace], schemas: Iterable[TableSchema], topics: Iterable[Topic]) -> Catalog:
+    def of(
+        namespaces: Iterable[Namespace],
+        schemas: Iterable[TableSchema],
+        topics: Iterable[Topic],
+        users: Iterable[User] = (),
+    ) -> Catalog:
         kept = tuple(topics)
-        catalog = Catalog({n.name: n for n in namespaces}, topics={t.topic_id: t for t in kept})
+        catalog = Catalog(
+            {n.name: n for n in namespaces},
+            topics={t.topic_id: t for t in kept},
+            users={user.name: user for user in users},
+        )
         tables = {schema.table_id: compile_table(schema, kept) for schema in schemas}
         return replace(catalog, tables=tables)._named()
 
@@ -102,6 +112,12 @@ class Catalog:
             raise UnknownTopic(f"there is no topic {name}{_nearest(name, self.topic_ids)}", topic=name)
         return self.topics[topic_id]
 
+    def user(self, name: str) -> User:
+        found = self.users.get(name)
+        if found is None:
+            raise UnknownUser(f"there is no user {name!r}", user=name)
+        return found
+
     def topics_fed_by(self, table_id: int) -> list[Topic]:
         return [topic for topic in self.topics.values() if any(r.table_id == table_id for r in topic.routes)]
 
@@ -112,6 +128,12 @@ class Catalog:
 
     def without_namespace(self, name: str) -> Catalog:
         return replace(self, namespaces={k: v for k, v in self.namespaces.items() if k != name})
+
+    def with_user(self, user: User) -> Catalog:
+        return replace(self, users={**self.users, user.name: user})
+
+    def without_user(self, name: str) -> Catalog:
+        return replace(self, users={k: v for k, v in self.users.items() if k != name})
 
     def with_table(self, schema: TableSchema) -> Catalog:
         table = compile_table(schema, self.topics.values())

@@ -40,6 +40,8 @@ class Commit:
     starts: Mapping[tuple[int, int], int]  # likewise for partitions whose log start moved
     catalog: Catalog
     deduplicated: int
+    appended: Mapping[tuple[int, int], int]  # (topic, partition) -> how many messages it got
+    letters: int  # of them dead letters, and what was sent back as a new message
 
 
 class PendingCommit:
@@ -59,6 +61,7 @@ class PendingCommit:
         self._log_starts: dict[tuple[int, int], LogStart] = {}
         self._runs: list[ChangeRun] = []
         self._deduplicated = 0
+        self._letters = 0
         self._dirty = False
 
     @property
@@ -131,6 +134,7 @@ class PendingCommit:
             self._dirty = True
         self._runs += decision.runs
         self._deduplicated += deduplicated
+        self._letters += len(decision.letters)
         self.catalog = catalog
 
     def _route(self, decision: Decision) -> tuple[list[Append], list[Record], int]:
@@ -204,7 +208,10 @@ class PendingCommit:
         mark = records.CommitMark(self.seq, self.ts_ms, ids.last)
         self._batch.put(Family.META, records.COMMIT_KEY, records.encode_record(mark))
         starts = {place: start.offset for place, start in self._log_starts.items()}
-        commit = Commit(self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated)
+        counts = {place: len(appended.keys) for place, appended in self._appended.items()}
+        commit = Commit(
+            self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters
+        )  # fmt: skip
         return self._batch, commit
 
     def _log(self, where: tuple[int, int], appended: Appended, ids: SnowflakeIds) -> int:

@@ -27,7 +27,8 @@ from tablecast.engine.feed import Feed
 from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
-from tablecast.engine.logs import LogState
+from tablecast.engine.logs import LogState, PartitionLog
+from tablecast.engine.observer import NOBODY, Observer, tell
 from tablecast.engine.recovery import recover
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
 from tablecast.errors import DatabaseClosed, OffsetOutOfRange
@@ -88,8 +89,10 @@ class Engine:
 
     # --- writing ---
 
-    def submit(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> Ticket:
-        return self._writer.submit(command, callback)
+    def submit(
+        self, command: Command, callback: Callable[[Ticket], None] | None = None, *, wait: bool = True
+    ) -> Ticket:
+        return self._writer.submit(command, callback, wait=wait)
 
     def execute(self, command: Command) -> Any:
         """Returns the command's answer once it is durable."""
@@ -102,6 +105,14 @@ class Engine:
     @property
     def queue_depth(self) -> int:
         return self._writer.queue_depth
+
+    @property
+    def observer(self) -> Observer:
+        return self._writer.observer
+
+    def observe(self, observer: Observer = NOBODY) -> None:
+        """Tells `observer` how the work goes, from now on, instead of whom it told before."""
+        self._writer.observer = observer
 
     def _publish(self, commit: Commit, snapshot: Snapshot) -> None:
         """On the syncing thread, after the fsync and before any acknowledgement."""
@@ -131,7 +142,8 @@ class Engine:
 
     def log_bytes(self, topic_id: int, partition: int) -> tuple[int, int]:
         """Where the log kept begins and ends, counted in bytes ever written."""
-        log = self._logs.at(topic_id, partition)
+        # Not `at`, which adds what it does not find: only the writer may, or it would go on with another counter.
+        log = self._logs.partitions.get((topic_id, partition)) or PartitionLog()
         return log.start.bytes_before, log.bytes_end
 
     def resolve(self, topic: Topic, partition: int, start: Start) -> int:
@@ -218,6 +230,8 @@ class Engine:
                 message if count == 1 else _delivered(message, count)
                 for message, count in zip(messages, part.deliveries, strict=True)
             ]
+        if self.observer is not NOBODY and (again := sum(count > 1 for part in given for count in part.deliveries)):
+            tell(self.observer.redelivered, topic, again)
         return found
 
     def next_deadline_ms(self, topic: Topic, group: str) -> int | None:

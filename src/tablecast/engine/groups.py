@@ -5,7 +5,7 @@ used up their deliveries go to the dead-letter topic in that same commit.
 
 A dead letter's payload wraps the message it stands for:
 
-    {"_table": …, "_dead_letter": {topic, group, partition, offset, deliveries, reason}, "message": original payload}
+    {"_table": …, "_dead_letter": {topic, topic_id, group, partition, offset, deliveries, reason}, "message": original}
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ MAX_GROUP_BYTES = 255
 
 
 class DeadLetterOrigin(msgspec.Struct, frozen=True):
+    """The topic's id too: one made anew under the same name has other messages at the same offsets."""
+
     topic: str
+    topic_id: int
     group: str
     partition: int
     offset: int
@@ -162,7 +165,9 @@ def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: g
     target = view.catalog.topic(topic.dead_letter)
     end = view.written_end(topic.topic_id, partition)
     message = read_messages(view, topic.topic_id, partition, letter.offset, end, 1)[0]
-    origin = DeadLetterOrigin(topic.full_name, group, partition, letter.offset, letter.deliveries, letter.reason)
+    origin = DeadLetterOrigin(
+        topic.full_name, topic.topic_id, group, partition, letter.offset, letter.deliveries, letter.reason
+    )
     payload = msgspec.json.encode(DeadLetterPayload(message.source_table, origin, msgspec.Raw(message.payload)))
     return _append(target, partition_of(message.key, target.partitions), message, payload)
 
@@ -229,6 +234,26 @@ class LetGo:
                 count = groups.held(after, self.consumer)
             decision.response += count
             decision.records.append(record(self.topic_id, self.group, partition, after))
+        return decision
+
+
+@dataclass(slots=True)
+class GiveBack:
+    """A claim whose answer could not be given: nobody saw its messages, so their delivery does not count."""
+
+    topic_id: int
+    group: str
+    consumer: str
+    given: Sequence[Given]
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        decision = Decision()
+        for part in self.given:
+            state = load(view, self.topic_id, self.group, part.partition)
+            if state is not None:
+                after = groups.give_back(state, self.consumer, part.start, part.end)
+                decision.records.append(record(self.topic_id, self.group, part.partition, after))
         return decision
 
 
@@ -322,16 +347,28 @@ class Redrive:
         self, view: View, message: Message, states: dict[tuple[int, str, int], GroupState], decision: Decision
     ) -> None:
         letter = decode_dead_letter(message)
-        origin = view.catalog.topic(letter.origin.topic)
+        origin = _origin_of(view, message, letter)
         partition, offset = letter.origin.partition, letter.origin.offset
         first, end = view.log_start(origin.topic_id, partition), view.written_end(origin.topic_id, partition)
-        if not first <= offset < end:  # a topic made anew may have another number of partitions
-            again = _append(origin, partition % origin.partitions, message, bytes(letter.message))
+        if not first <= offset < end:
+            again = _append(origin, partition, message, bytes(letter.message))
             decision.letters.append(again)
             return
         place = (origin.topic_id, letter.origin.group, partition)
         state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))
         states[place] = restore(state, offset)
+
+
+def _origin_of(view: View, message: Message, letter: DeadLetterPayload) -> Topic:
+    name, topic_id = letter.origin.topic, letter.origin.topic_id
+    topic = view.catalog.topic(name)
+    if topic.topic_id != topic_id:
+        raise InvalidRequest(
+            f"the dead letter at offset {message.offset} of partition {message.partition_id} came from a topic {name} "
+            "that was dropped; the one of that name is another: read the letter and write its row again instead",
+            topic=name, partition=message.partition_id, offset=message.offset,
+        )  # fmt: skip
+    return topic
 
 
 def decode_dead_letter(message: Message) -> DeadLetterPayload:

@@ -2,18 +2,22 @@
 
 The key, a fingerprint of the request and its answer are records of the same commit as what the request did; a repeat
 within a day is answered from them, also after a restart, and one that asks for something else under the same key is
-refused. Value: version byte 1, then MessagePack of `Remembered`.
+refused. A key belongs to its user: two users may choose the same one.
+
+Key: the byte "i", the user as a key's text, the client's key. Value: version byte 1, then MessagePack of `Remembered`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from tablecast.codec import keys
 from tablecast.codec.rows import row_header
-from tablecast.engine.decision import Command, Decision, View
+from tablecast.engine.decision import Command, Decision, Record, View
 from tablecast.engine.rows import Written
 from tablecast.errors import CorruptData, IdempotencyMismatch, InvalidRequest
 from tablecast.storage.base import Family, Reader
@@ -38,6 +42,7 @@ class Once:
     """Another command, done at most once per key. `table_id` decodes the rows of a RETURNING; `answer` is the caller's
     own account of what the command does, given back with each repeat."""
 
+    user: str
     key: str
     fingerprint: bytes
     command: Command
@@ -49,45 +54,74 @@ class Once:
         return self.command.weight
 
     def decide(self, view: View) -> Decision:
-        repeated = recall(view, self.key, self.fingerprint)
-        if repeated is not None:
-            return Decision(repeated)
-        stored_key = idempotency_key(self.key)
+        known = recall(view, self.user, self.key, self.fingerprint)
+        if known is not None:
+            return Decision(known.written)
         decision = self.command.decide(view)
-        answer: Written = decision.response
+        decision.records += self._remembered(view, idempotency_key(self.user, self.key), decision.response)
+        return decision
+
+    @property
+    def together(self) -> tuple[str, Any] | None:
+        """As for the command itself: see `InsertRows.together`."""
+        kind = getattr(self.command, "together", None)
+        return None if kind is None else ("once", kind)
+
+    @staticmethod
+    def decide_together(commands: Sequence[Once], view: View) -> Decision | None:
+        """One decision for many requests; None if any of them may have been here before."""
+        stored_keys = [idempotency_key(once.user, once.key) for once in commands]
+        if len(set(stored_keys)) < len(stored_keys) or any(view.get_many(Family.KEYS, stored_keys)):
+            return None
+        inner: Any = commands[0].command
+        decision: Decision | None = inner.decide_together([once.command for once in commands], view)
+        if decision is not None:
+            for once, stored_key, answer in zip(commands, stored_keys, decision.response, strict=True):
+                decision.records += once._remembered(view, stored_key, answer)
+        return decision
+
+    def _remembered(self, view: View, stored_key: bytes, answer: Written) -> list[Record]:
         expires = view.ts_ms + KEPT_MS
         bodies: list[bytes] = []
         if answer.rows and self.table_id is not None:
             bodies = [view.catalog.tables[self.table_id].codec.encode(row) for row in answer.rows]
         answer.answer = self.answer
         remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies, self.answer)
-        decision.records += [
+        return [
             (Family.KEYS, stored_key, encode_remembered(remembered)),
             (Family.EXPIRY, keys.expiry_key(expires, Family.KEYS, stored_key), b""),
         ]
-        return decision
+
+
+@dataclass(slots=True)
+class Known:
+    """What a request was answered, and the table that `written.rows` are of: they are lost if it was dropped."""
+
+    written: Written
+    table_id: int | None
 
 
 @dataclass(slots=True)
 class Recall:
-    """Asks the writer what a key was answered with: what it knows is durable when it says so."""
+    """Asks the writer what a key was answered with (`Known` or None): what it knows is durable when it says so."""
 
+    user: str
     key: str
     fingerprint: bytes
     weight: int = 1
 
     def decide(self, view: View) -> Decision:
-        return Decision(recall(view, self.key, self.fingerprint))
+        return Decision(recall(view, self.user, self.key, self.fingerprint))
 
 
-def may_be_known(reader: Reader, key: str) -> bool:
+def may_be_known(reader: Reader, user: str, key: str) -> bool:
     """False if no request with this key was ever committed, or its day is long over."""
-    return reader.get(Family.KEYS, idempotency_key(key)) is not None
+    return reader.get(Family.KEYS, idempotency_key(user, key)) is not None
 
 
-def recall(view: View, key: str, fingerprint: bytes) -> Written | None:
+def recall(view: View, user: str, key: str, fingerprint: bytes) -> Known | None:
     """What the request with this key was answered in the last day; None if there was none."""
-    stored = view.get(Family.KEYS, idempotency_key(key))
+    stored = view.get(Family.KEYS, idempotency_key(user, key))
     remembered = None if stored is None else decode_remembered(stored)
     if remembered is None or remembered.expires_ms <= view.ts_ms:
         return None
@@ -98,17 +132,17 @@ def recall(view: View, key: str, fingerprint: bytes) -> Written | None:
     table = view.catalog.tables.get(remembered.table_id) if remembered.table_id is not None else None
     header = row_header(0, 0)
     rows = [table.codec.decode(header + body) for body in remembered.bodies] if table else []
-    return Written(remembered.seq, remembered.count, rows, remembered.answer)
+    return Known(Written(remembered.seq, remembered.count, rows, remembered.answer), remembered.table_id)
 
 
-def idempotency_key(key: str) -> bytes:
+def idempotency_key(user: str, key: str) -> bytes:
     try:
-        encoded = key.encode()
+        owner, encoded = keys.encode_text(user), key.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(f"idempotency key {key!r} holds a lone surrogate, which is not Unicode text") from None
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
-    return b"i" + encoded
+    return b"i" + owner + encoded
 
 
 def encode_remembered(remembered: Remembered) -> bytes:

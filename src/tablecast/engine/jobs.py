@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tablecast.codec import catalog as records
@@ -17,8 +18,9 @@ from tablecast.codec.catalog import JobRecord
 from tablecast.core import group as groups
 from tablecast.engine.decision import Decision, View
 from tablecast.engine.groups import ExpireClaims, group_states
+from tablecast.engine.observer import tell
 from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
-from tablecast.errors import InvalidRequest, TablecastError
+from tablecast.errors import InvalidRequest
 from tablecast.storage.base import Family, Reader
 
 if TYPE_CHECKING:
@@ -99,16 +101,18 @@ class Jobs:
         stored = self._engine.store.get(Family.META, records.job_key(name))
         last = records.decode_record(JobRecord, stored) if stored else JobRecord(name, "new", 0)
         started, total, status, error = self._engine.now_ms(), Removed(), "done", None
+        began = perf_counter()
         try:
             for removed in work():
                 total += removed
                 if name in self._cancelled or self._stopped.is_set():
                     status = "cancelled"
                     break
-        except TablecastError as e:
-            status, error = "failed", f"{e.code}: {e.message}"
+        except Exception as e:
+            status, error = "failed", f"{getattr(e, 'code', 'internal')}: {e}"
             raise
         finally:
+            tell(self._engine.observer.job_ended, name, status, perf_counter() - began)
             if (total.count or status != "done" or last.status != "done") and not self._engine.writes_stopped:
                 record = JobRecord(
                     name, status, started, self._engine.now_ms(), last.runs + 1,

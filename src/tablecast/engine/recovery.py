@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import CommitMark, LogStart, Namespace, decode_record
+from tablecast.codec.catalog import CommitMark, LogStart, Namespace, User, decode_record
 from tablecast.core import failpoint
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.log import last_head
@@ -54,10 +54,11 @@ def load_catalog(reader: Reader) -> Catalog:
         _all(reader, records.NAMESPACES, Namespace),
         _all(reader, records.TABLES, TableSchema),
         _all(reader, records.TOPICS, Topic),
+        _all(reader, records.USERS, User),
     )
 
 
-R = TypeVar("R", Namespace, TableSchema, Topic)
+R = TypeVar("R", Namespace, TableSchema, Topic, User)
 
 
 def _all(reader: Reader, prefix: bytes, kind: type[R]) -> list[R]:

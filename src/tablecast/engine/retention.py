@@ -1,4 +1,4 @@
-"""Commands that remove what is over: old log batches, expired rows and keys. All of them bounded, all re-checked.
+"""Commands that remove what is over: old log batches; expired rows, keys and audit entries. All bounded and re-checked.
 
 A job looks at a snapshot and proposes; the writer decides on what is there now. Expiry is not a change: a row whose
 time is over leaves no message.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tablecast.codec import keys
-from tablecast.codec.catalog import LogStart
+from tablecast.codec.catalog import AuditEntry, LogStart, decode_record
 from tablecast.codec.rows import row_stamp
 from tablecast.core import failpoint
+from tablecast.engine.audit import AUDIT_KEPT_MS
 from tablecast.engine.decision import Decision, Record, View
 from tablecast.engine.dedup import decode_seen
 from tablecast.engine.idempotency import decode_remembered
@@ -107,6 +108,8 @@ class RemoveExpired:
             if table is None:
                 return 0
             return None if table.ttl_ms is None else row_stamp(value)[1] + table.ttl_ms
+        if family is Family.META:
+            return decode_record(AuditEntry, value).time_ms + AUDIT_KEPT_MS
         if key[:1] == b"i":
             return decode_remembered(value).expires_ms
         topic = view.catalog.topics.get(int.from_bytes(key[1:5], "big"))

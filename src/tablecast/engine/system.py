@@ -1,16 +1,21 @@
-"""System tables: what the engine knows about itself, as Arrow tables made when they are asked for."""
+"""System tables: what the engine knows about itself, as Arrow tables made when they are asked for.
+
+Each takes a role: what is about people takes dba, everything else service.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tablecast.core import group as groups
+from tablecast.engine.audit import audit_entries
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import group_states
 from tablecast.engine.jobs import job_records
+from tablecast.model.schema import Role
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -160,14 +165,45 @@ def settings(engine: Engine) -> pa.Table:
     return _table([("name", pa.string()), ("value", pa.string())], rows)
 
 
-SYSTEM_TABLES: dict[str, Callable[[Engine], pa.Table]] = {
-    "namespaces": namespaces,
-    "tables": tables,
-    "columns": columns,
-    "topics": topics,
-    "topic_sources": topic_sources,
-    "topic_offsets": topic_offsets,
-    "topic_groups": topic_groups,
-    "jobs": jobs,
-    "settings": settings,
+def users(engine: Engine) -> pa.Table:
+    rows = [
+        (user.name, user.role.name.lower(), user.created_ms, user.changed_ms, user.password is not None)
+        for user in engine.catalog.users.values()
+    ]
+    return _table(
+        [
+            ("name", pa.string()), ("role", pa.string()), ("created_at", _TIME), ("changed_at", _TIME),
+            ("can_sign_in", pa.bool_()),
+        ],
+        sorted(rows),
+    )  # fmt: skip
+
+
+def audit_log(engine: Engine) -> pa.Table:
+    rows = [
+        (e.time_ms, seq, e.user, None if e.role is None else e.role.name.lower(), e.action, e.target, e.outcome,
+         e.detail, e.request_id)
+        for seq, e in audit_entries(engine.store, engine.seq)
+    ]  # fmt: skip
+    texts = ("user_id", "role", "action", "target", "outcome", "detail", "request_id")
+    return _table([("time", _TIME), ("seq", pa.int64()), *((name, pa.string()) for name in texts)], rows)
+
+
+class SystemTable(NamedTuple):
+    make: Callable[[Engine], pa.Table]
+    role: Role = Role.SERVICE  # who may read it, and those above
+
+
+SYSTEM_TABLES: dict[str, SystemTable] = {
+    "namespaces": SystemTable(namespaces),
+    "tables": SystemTable(tables),
+    "columns": SystemTable(columns),
+    "topics": SystemTable(topics),
+    "topic_sources": SystemTable(topic_sources),
+    "topic_offsets": SystemTable(topic_offsets),
+    "topic_groups": SystemTable(topic_groups),
+    "jobs": SystemTable(jobs),
+    "settings": SystemTable(settings),
+    "users": SystemTable(users, Role.DBA),
+    "audit_log": SystemTable(audit_log, Role.DBA),
 }

@@ -2,12 +2,13 @@
 
 Every stored thing is read and decoded, and what two places say about the same fact is compared:
 
-1. catalog      every record decodes; ids are below the next ids
+1. catalog      every record decodes; ids are below the next ids; accounts stand under their names, and their hashes
+                are hashes; audit entries are of commits that happened
 2. rows         each decodes, stands under its own key, and is not newer than the last commit
 3. log          batches are contiguous from the log's start to its end; offsets, commit numbers, times, ids and byte
                 positions grow as they must; every content hash is its payload's
 4. groups       each state decodes and lies within its partition's log
-5. expiry       every row with a TTL and every remembered key has the entry that will remove it
+5. expiry       every row with a TTL, remembered key and audit entry has the entry that will remove it
 6. coverage     the last write of each row is on every topic that asked for it, with the content that the row has; and
                 a topic that takes everything in full, folded, is its table
 """
@@ -21,14 +22,16 @@ import msgspec
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import CommitMark, LogStart, NextIds, decode_record
+from tablecast.codec.catalog import AuditEntry, CommitMark, DroppedUser, LogStart, NextIds, User, decode_record
 from tablecast.codec.log import ID_STEP, LogBatch
 from tablecast.codec.rows import Row, row_stamp
 from tablecast.core.routing import content_hash
+from tablecast.engine.audit import AUDIT_KEPT_MS
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import group_states
 from tablecast.engine.idempotency import decode_remembered
+from tablecast.engine.passwords import is_hash
 from tablecast.engine.recovery import load_catalog, load_logs
 from tablecast.engine.rows import is_live
 from tablecast.errors import TablecastError
@@ -94,6 +97,8 @@ class _Verifier:
         self._catalog: Catalog = load_catalog(self._reader)
         self._logs = load_logs(self._reader, self._catalog)
         self._check_ids()
+        self._check_users()
+        self._check_audit()
         for table in self._catalog.tables.values():
             self._check_rows(table)
         for topic in self._catalog.topics.values():
@@ -116,6 +121,34 @@ class _Verifier:
             for route in topic.routes:
                 if route.table_id not in self._catalog.tables:
                     self._bad(f"topic {topic.full_name} has a source whose table {route.table_id} does not exist")
+
+    # --- accounts ---
+
+    def _check_users(self) -> None:
+        for key, value in self._range(records.USERS):
+            user = decode_record(User, value)
+            if records.user_key(user.name) != key:
+                self._bad(f"user {user.name!r} stands under another key than its own: {key!r}")
+            if user.token_epoch > self._mark.seq:
+                self._bad(f"user {user.name!r} is of commit {user.token_epoch}, but the last is {self._mark.seq}")
+            if user.password is not None and not is_hash(user.password):
+                self._bad(f"user {user.name!r} has a password hash that is none")
+        for key, value in self._range(records.DROPPED_USERS):
+            if records.dropped_user_key(decode_record(DroppedUser, value).name) != key:
+                self._bad(f"a dropped user stands under another key than its own: {key!r}")
+
+    def _check_audit(self) -> None:
+        for key, value in self._range(records.AUDIT):
+            seq, _ = records.decode_audit_key(key)
+            entry = decode_record(AuditEntry, value)
+            if seq > self._mark.seq:
+                self._bad(f"an audit entry is of commit {seq}, but the last commit is {self._mark.seq}")
+            expiry = keys.expiry_key(entry.time_ms + AUDIT_KEPT_MS, Family.META, key)
+            if self._reader.get(Family.EXPIRY, expiry) is None:
+                self._bad(f"the audit entry of commit {seq} ({entry.action}) has no expiry entry")
+
+    def _range(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._reader.scan(Family.META, prefix, keys.after(prefix))
 
     # --- rows ---
 

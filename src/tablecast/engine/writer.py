@@ -26,6 +26,7 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 from tablecast.core import failpoint
@@ -36,6 +37,7 @@ from tablecast.engine.commit import Commit, PendingCommit
 from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.logs import LogState
+from tablecast.engine.observer import NOBODY, CommitReport, Observer, tell
 from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
 from tablecast.storage.base import Family, Snapshot, Store
 
@@ -48,17 +50,18 @@ TOGETHER = 256  # small inserts decided as one
 BIG_COMMIT_ROWS = 256  # from here on freeing a commit's memory is worth doing while the disk is busy
 FREE_AFTER_SECONDS = 0.0002  # by then the syncing thread has let go of the interpreter and waits for the disk
 WORTH_WAKING_ROWS = 64  # queued work below this is left to gather while an fsync is under way or a chain runs
-CHAIN_SECONDS = 0.002  # a chain that takes longer has a thread that does something else: it is not waited for
+CHAIN_SECONDS_PER_THREAD = 0.0005  # a chain that takes longer has a thread that does something else: it is broken up
 _log = logging.getLogger("tablecast.writer")
 
 
 class Ticket:
     """A command on its way. `wait` returns its answer once it is durable."""
 
-    __slots__ = ("_callback", "_gate", "_next", "_waited_for", "_woken", "command", "error", "result")
+    __slots__ = ("_callback", "_gate", "_next", "_waited_for", "_woken", "command", "error", "result", "submitted")
 
-    def __init__(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> None:
+    def __init__(self, command: Command, callback: Callable[[Ticket], None] | None, submitted: float) -> None:
         self.command = command
+        self.submitted = submitted
         self.result: Any = None
         self.error: BaseException | None = None
         self._callback = callback
@@ -81,8 +84,13 @@ class Ticket:
         return self.result
 
     def wake(self) -> None:
-        self._woken = True
-        self._gate.release()
+        """Once is enough; a chain that is broken up may wake somebody whom the one before wakes at the same time."""
+        if not self._woken:
+            self._woken = True
+            try:
+                self._gate.release()
+            except RuntimeError:
+                pass
 
     def _wake_next(self) -> None:
         following, self._next = self._next, None
@@ -104,8 +112,8 @@ class ChainEnd:
         self.wake = wake
 
 
-def answer(tickets: list[Ticket], end: ChainEnd | None = None) -> bool:
-    """Callbacks are called, waiting threads are woken as a chain. Whether there is one: then it wakes `end` at last."""
+def answer(tickets: list[Ticket], end: ChainEnd | None = None) -> list[Ticket]:
+    """Callbacks are called, waiting threads are woken as a chain: the tickets in it. Its last one wakes `end`."""
     waiting: list[Ticket] = []
     for ticket in tickets:
         if ticket._callback is not None:
@@ -114,13 +122,12 @@ def answer(tickets: list[Ticket], end: ChainEnd | None = None) -> bool:
             waiting.append(ticket)
         else:
             ticket.wake()  # nobody is there yet to pass the chain on
-    if not waiting:
-        return False
-    for ticket, following in pairwise(waiting):
-        ticket._next = following
-    waiting[-1]._next = end
-    waiting[0].wake()
-    return True
+    if waiting:
+        for ticket, following in pairwise(waiting):
+            ticket._next = following
+        waiting[-1]._next = end
+        waiting[0].wake()
+    return waiting
 
 
 def _call(callback: Callable[[Ticket], None], ticket: Ticket) -> None:
@@ -160,6 +167,7 @@ class Writer:
         self._clock = clock
         self._durability = durability
         self._published = published
+        self.observer: Observer = NOBODY
         self._queue: deque[Ticket] = deque()
         self._queued_rows = 0
         self._room = threading.Condition()
@@ -170,7 +178,7 @@ class Writer:
         self._gathering = False  # whether acknowledged threads are still being woken
         self._chain_end = ChainEnd(self._gathered)
         self._holding = False  # whether decided commands wait for the fsync under way to end
-        self._handed: deque[tuple[list[Ticket], Commit | None, Snapshot | None]] = deque()
+        self._handed: deque[tuple[list[Ticket], Commit | None, Snapshot | None, float, float]] = deque()
         self._handover = allocate_lock()
         self._handover.acquire()
         self._closing = False
@@ -182,13 +190,21 @@ class Writer:
 
     # --- callers ---
 
-    def submit(self, command: Command, callback: Callable[[Ticket], None] | None = None) -> Ticket:
-        """Queues a command. Waits for room if the queue is full."""
+    def submit(
+        self, command: Command, callback: Callable[[Ticket], None] | None = None, *, wait: bool = True
+    ) -> Ticket:
+        """Queues a command. If the queue is full it waits for room, or with `wait=False` raises Overloaded at once."""
+        submitted = perf_counter()  # before waiting for room: that is part of a write's latency
         if self._is_refusing():
             raise self._refusal()
         if len(self._queue) >= QUEUE_COMMANDS:
+            if not wait:
+                tell(self.observer.refused)
+                raise Overloaded(
+                    f"the write queue ({QUEUE_COMMANDS} commands) is full; retry later", queue=QUEUE_COMMANDS
+                )
             self._wait_for_room()
-        ticket = Ticket(command, callback)
+        ticket = Ticket(command, callback, submitted)
         self._queue.append(ticket)
         self._queued_rows += command.weight
         # At the end of an fsync and of a chain the deciding thread is woken anyway; waking it earlier pays only if there
@@ -226,6 +242,7 @@ class Writer:
         if self._failure is not None or self._closing:
             raise self._refusal()
         if not free:
+            tell(self.observer.refused)
             raise Overloaded(
                 f"the write queue ({QUEUE_COMMANDS} commands) stayed full for {QUEUE_WAIT_SECONDS:.0f} s; retry later",
                 queue=QUEUE_COMMANDS,
@@ -253,12 +270,14 @@ class Writer:
         tickets: list[Ticket] = []
         pending: PendingCommit | None = None
         rows = 0
+        deciding = 0.0  # seconds, so far
         written: PendingCommit | None = None
         while True:
             if written is None or not self._bell.acquire(timeout=FREE_AFTER_SECONDS):
                 written = None
                 self._bell.acquire()
             while self._failure is None:
+                began = perf_counter()
                 while self._queue and len(tickets) < COMMIT_COMMANDS and rows < COMMIT_ROWS:
                     alone = getattr(self._queue[0].command, "alone", False)
                     if alone and tickets:
@@ -271,16 +290,17 @@ class Writer:
                         for ticket in taken:
                             self._decide(pending, ticket)
                     tickets += taken
+                deciding += perf_counter() - began
                 self._queued_rows = 0
                 self._holding = bool(tickets)  # told before looking: else the end of the fsync could be missed
                 if not tickets or self._syncing or pending is None:
                     break
                 if self.failure is not None:  # asked again: a sync may have failed since, and no write may follow it
                     break
-                self._hand_over(tickets, pending)
+                self._hand_over(tickets, pending, deciding)
                 # A big one is kept for a moment: to free it now would keep the syncing thread from starting.
                 written = pending if rows >= BIG_COMMIT_ROWS else None
-                tickets, pending, rows = [], None, 0
+                tickets, pending, rows, deciding = [], None, 0, 0.0
                 if self._waiting_for_room:
                     with self._room:
                         self._room.notify_all()
@@ -335,11 +355,12 @@ class Writer:
         except Exception as e:
             ticket.error = e
 
-    def _hand_over(self, tickets: list[Ticket], pending: PendingCommit) -> None:
+    def _hand_over(self, tickets: list[Ticket], pending: PendingCommit, decide_seconds: float) -> None:
         if pending.empty:
             self._seq -= 1  # nothing to commit: the number is not used
             self._pass_to_syncer(tickets, None, None)
             return
+        began = perf_counter()
         try:
             batch, commit = pending.close(self._ids)
             failpoint.hit("before_write")
@@ -351,11 +372,18 @@ class Writer:
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
-        self._pass_to_syncer(tickets, commit, snapshot)
+        self._pass_to_syncer(tickets, commit, snapshot, decide_seconds, perf_counter() - began)
 
-    def _pass_to_syncer(self, tickets: list[Ticket], commit: Commit | None, snapshot: Snapshot | None) -> None:
+    def _pass_to_syncer(
+        self,
+        tickets: list[Ticket],
+        commit: Commit | None,
+        snapshot: Snapshot | None,
+        decide_seconds: float = 0.0,
+        write_seconds: float = 0.0,
+    ) -> None:
         self._syncing = True
-        self._handed.append((tickets, commit, snapshot))
+        self._handed.append((tickets, commit, snapshot, decide_seconds, write_seconds))
         self._handover.release()
 
     def _refuse_all(self, tickets: list[Ticket]) -> None:
@@ -375,17 +403,23 @@ class Writer:
     # --- the syncing thread ---
 
     def _sync_forever(self) -> None:
+        chain: list[Ticket] = []
         while True:
-            if not self._handover.acquire(timeout=CHAIN_SECONDS if self._gathering else -1):
+            timeout = CHAIN_SECONDS_PER_THREAD * (4 + len(chain)) if self._gathering else -1
+            if not self._handover.acquire(timeout=timeout):
+                # A thread in it runs a signal handler, say, which may itself wait for somebody behind it in the chain.
+                for ticket in chain:
+                    ticket.wake()
                 self._gathered()
                 continue
             if not self._handed:
                 return
-            tickets, commit, snapshot = self._handed.popleft()
+            tickets, commit, snapshot, decide_seconds, write_seconds = self._handed.popleft()
             try:
                 if commit is not None and snapshot is not None:
                     self._make_durable()
                     self._published(commit, snapshot)
+                    self._report(commit, tickets, decide_seconds, write_seconds)
                 failpoint.hit("before_ack")
             except BaseException as e:
                 self._fail(e)
@@ -393,8 +427,15 @@ class Writer:
                     ticket.error = self._refusal()
             self._gathering = True  # before the fsync is said to be over: else what comes now would be decided at once
             self._syncing = False
-            if not answer(tickets, self._chain_end):
+            chain = answer(tickets, self._chain_end)
+            if not chain:
                 self._gathered()
+
+    def _report(self, commit: Commit, tickets: list[Ticket], decide_seconds: float, write_seconds: float) -> None:
+        if self.observer is not NOBODY:
+            waited = perf_counter() - min(ticket.submitted for ticket in tickets)
+            report = CommitReport(commit, len(tickets), waited, decide_seconds, write_seconds)
+            tell(self.observer.committed, report)
 
     def _gathered(self) -> None:
         self._gathering = False
@@ -404,13 +445,18 @@ class Writer:
     def _make_durable(self) -> None:
         if self._durability.on_commit:
             failpoint.hit("before_sync")
-            self._store.sync()
+            self._sync()
             failpoint.hit("after_sync")
+
+    def _sync(self) -> None:
+        began = perf_counter()
+        self._store.sync()
+        tell(self.observer.synced, perf_counter() - began)
 
     def sync(self) -> None:
         """For durability by interval: what is written becomes durable now, or writes stop."""
         try:
-            self._store.sync()
+            self._sync()
         except Exception as e:
             self._fail(e)
             self._ring()

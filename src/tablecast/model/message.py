@@ -54,9 +54,11 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True)
 class Consumed:
     """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
-    `skipped` are ranges (partition, from, to) that retention took before the group read them."""
+    `skipped` are ranges (partition, from, to) that retention took before the group read them. `consumer` is whose claim
+    it is: the name that was asked for, or one that was made for it; None without a group."""
 
     messages: list[Message]
     next_offset: int | None
     has_more: bool
     skipped: tuple[tuple[int, int, int], ...] = ()
+    consumer: str | None = None

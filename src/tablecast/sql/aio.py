@@ -1,8 +1,9 @@
 """The same surface for asyncio: `await tablecast.open_async(path)`.
 
-Statements run in a pool of threads, because they are computation and storage, not waiting; writes of many tasks still
-share commits. Waiting for messages costs no thread: a consume that finds nothing sleeps on the event loop until the
-commit that brings something wakes it.
+A write that is prepared already (an INSERT sent before, rows, an ack) is planned on the event loop, handed to the writer
+and awaited: it takes no thread, and the writes of many tasks share commits. So do small reads of topics. Everything else
+runs in a pool of threads, because it is computation and storage, not waiting. A consume that finds nothing sleeps on the
+event loop until the commit that brings something wakes it.
 """
 
 from __future__ import annotations
@@ -13,44 +14,85 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
+from tablecast.engine.groups import Claim, GiveBack, Settle
 from tablecast.engine.retention import Removed
 from tablecast.engine.verify import Progress, VerifyReport
+from tablecast.errors import Overloaded
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
+from tablecast.sql.completions import Completions
 from tablecast.sql.database import Database
 from tablecast.sql.database import open as open_sync
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume_now, seconds_to_deadline
-from tablecast.sql.rights import require
+from tablecast.sql.plan_topic import (
+    DEFAULT_LIMIT,
+    ConsumeRequest,
+    claim_of,
+    consume_now,
+    given_messages,
+    given_ranges,
+    seconds_to_deadline,
+)
 from tablecast.sql.session import Session
+from tablecast.sql.waiting import Waiting
 
 THREADS = 32  # statements under way at once; more wait in the pool's queue
+FEW_ROWS = 100  # written from the event loop itself: about a millisecond at most
+FEW_MESSAGES = 100  # likewise read
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Loop:
+    """What the sessions of one database share on one event loop."""
+
+    def __init__(self, engine: Engine, *, waits: bool = True) -> None:
+        loop = asyncio.get_running_loop()
+        self.engine = engine
+        self.waits = waits  # whether a full write queue makes a task wait; else it raises Overloaded
+        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
+        self.completions = Completions(engine, loop)
+        self.waiting = Waiting(engine, loop)
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self.engine.check_open()
+        loop = asyncio.get_running_loop()
+        context = copy_context()  # the audit log names the request that the thread works for
+        return await loop.run_in_executor(self.pool, functools.partial(context.run, function, *args, **kwargs))
+
+    async def commit(self, command: Command) -> Any:
+        """The command's answer, once it is durable."""
+        self.engine.check_open()
+        try:
+            answer = self.completions.submit(command)
+        except Overloaded:
+            if not self.waits:
+                raise
+            return await self.call(self.engine.execute, command)
+        return await answer
+
+
 class AsyncSession:
     """A `Session` for tasks of one event loop. One transaction at a time, as there."""
 
-    def __init__(self, session: Session, engine: Engine, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, session: Session, engine: Engine, loop: Loop) -> None:
         self._session = session
         self._engine = engine
-        self._pool = pool
-
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        self._engine.check_open()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(function, *args, **kwargs))
+        self._loop = loop
+        self._call = loop.call
 
     @property
     def in_transaction(self) -> bool:
@@ -68,13 +110,20 @@ class AsyncSession:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSession]:
         """A transaction of its own session: committed at the end of the block, rolled back by an exception."""
-        own = AsyncSession(self._session.twin(), self._engine, self._pool)
+        own = AsyncSession(self._session.twin(), self._engine, self._loop)
         await own.begin()
         yield own
         if own.in_transaction:
             await own.commit()
 
     async def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
+        self._engine.check_open()
+        submitted = self._session._submitted(sql, params, idempotency_key)
+        if submitted is not None:
+            try:
+                return submitted.result(await self._loop.commit(submitted.command))
+            except StalePlan:
+                pass  # planned again, in the pool
         return await self._call(self._session.execute, sql, params, idempotency_key=idempotency_key)
 
     async def execute_all(
@@ -94,6 +143,17 @@ class AsyncSession:
         mode: str = "insert",
         idempotency_key: str | None = None,
     ) -> Result:
+        self._engine.check_open()
+        submit = self._session._submitted_rows
+        if _is_small(rows):
+            submitted = submit(table, rows, columns, mode, idempotency_key)
+        else:
+            submitted = await self._call(submit, table, rows, columns, mode, idempotency_key)
+        if submitted is not None:
+            try:
+                return submitted.result(await self._loop.commit(submitted.command))
+            except StalePlan:
+                pass
         return await self._call(
             self._session.insert, table, rows, columns=columns, mode=mode, idempotency_key=idempotency_key
         )
@@ -112,38 +172,82 @@ class AsyncSession:
         auto_offset_reset: bool = False,
     ) -> Consumed:
         self._engine.check_open()
-        require(self._session.actor, Role.SERVICE, f"consuming {topic}")
+        self._session._may_consume(topic)
         request = ConsumeRequest(
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
         )
         request.check()
-        return await self._wait_for_messages(self._session.topic(topic), request)
+        found_topic = self._session.topic(topic)
+        if request.timeout_seconds:
+            request = request.pinned(self._engine, found_topic)
+        found = await self._consume_now(found_topic, request)
+        if found.messages or found.skipped or not request.timeout_seconds:
+            return found
+        return await self._wait_for_messages(found_topic, request)
+
+    async def _consume_now(self, topic: Topic, request: ConsumeRequest) -> Consumed:
+        """What is there. If the task is cancelled meanwhile, what was claimed for it is given back."""
+        if request.group is None:
+            if request.limit <= FEW_MESSAGES:
+                return consume_now(self._engine, topic, request)
+            return await self._call(consume_now, self._engine, topic, request)
+        claim = claim_of(self._engine, topic, request)
+        if claim is None:
+            return Consumed([], None, False)
+        commit = asyncio.ensure_future(self._loop.commit(claim))
+        try:
+            given = await asyncio.shield(commit)
+            if request.limit <= FEW_MESSAGES:
+                return given_messages(self._engine, topic, request, claim.consumer, given)
+            return await self._call(given_messages, self._engine, topic, request, claim.consumer, given)
+        except asyncio.CancelledError:
+            commit.add_done_callback(functools.partial(self._give_back, topic, claim))
+            raise
+
+    def _give_back(self, topic: Topic, claim: Claim, commit: asyncio.Future[Any]) -> None:
+        if not commit.cancelled() and commit.exception() is None and commit.result() and not self._engine.closed:
+            undo = GiveBack(topic.topic_id, claim.group, claim.consumer, commit.result())
+            given_back = self._loop.completions.submit(undo)
+            given_back.add_done_callback(lambda _: self._engine.feed.wake([topic.topic_id]))
+
+    async def give_back(self, topic: str, group: str, consumed: Consumed) -> None:
+        """Undoes a claim whose answer reached nobody: its delivery does not count."""
+        if consumed.consumer is None or not consumed.messages:
+            return
+        found = self._session.topic(topic)
+        await self._loop.commit(GiveBack(found.topic_id, group, consumed.consumer, given_ranges(consumed.messages)))
+        self._engine.feed.wake([found.topic_id])
 
     async def _wait_for_messages(self, topic: Topic, request: ConsumeRequest) -> Consumed:
-        engine = self._engine
+        engine, waiting = self._engine, self._loop.waiting
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds
-        request = request.pinned(engine, topic)
-        woken = asyncio.Event()
-        unsubscribe = engine.feed.subscribe(topic.topic_id, lambda: _wake(loop, woken))
+        line = request.group, request.partition
+        waiter = waiting.enter(topic.topic_id, line)
         try:
             while True:
-                woken.clear()
-                found = await self._call(consume_now, engine, topic, request)
+                found = await self._consume_now(
+                    topic, request
+                )  # again: something may have come before it stood in line
                 left = until - loop.time()
-                if found.messages or found.skipped or left <= 0:
+                if found.messages or found.skipped or left <= 0 or waiter.is_over:
                     return found
                 engine.check_open()  # closing wakes whoever waits
-                wait = min(left, seconds_to_deadline(engine, topic, request))
-                try:
-                    await asyncio.wait_for(woken.wait(), wait)
-                except TimeoutError:
-                    continue
+                if waiting.is_first(topic.topic_id, line, waiter):
+                    left = min(left, seconds_to_deadline(engine, topic, request))
+                await waiter.sleep(left)
         finally:
-            unsubscribe()
+            waiting.leave(topic.topic_id, line, waiter)
 
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         return await self._call(self._session.read_arrow, topic, start=start, partition=partition)
+
+    async def stream_arrow(
+        self, topic: str, *, start: Start | None = None, partition: int | None = None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        batches = await self._call(self._session.stream_arrow, topic, start=start, partition=partition)
+        while (batch := await self._call(next, batches, None)) is not None:
+            yield batch
 
     async def ack(
         self,
@@ -155,9 +259,8 @@ class AsyncSession:
         offsets: Sequence[int] = (),
         consumer: str | None = None,
     ) -> int:
-        return await self._call(
-            self._session.ack, topic, group, upto_offset, partition=partition, offsets=offsets, consumer=consumer
-        )
+        command = self._session._settle_command(topic, group, partition, upto_offset, offsets, consumer)
+        return await self._settle(command)
 
     async def nack(
         self,
@@ -169,9 +272,14 @@ class AsyncSession:
         reason: str = "nack",
         consumer: str | None = None,
     ) -> int:
-        return await self._call(
-            self._session.nack, topic, group, offsets, partition=partition, reason=reason, consumer=consumer
-        )
+        command = self._session._settle_command(topic, group, partition, None, offsets, consumer, reason)
+        return await self._settle(command)
+
+    async def _settle(self, command: Settle) -> int:
+        acknowledged: int = await self._loop.commit(command)
+        if command.nack:
+            self._engine.feed.wake([command.topic_id])
+        return acknowledged
 
     async def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         return await self._call(self._session.extend, topic, group, consumer, visibility_seconds)
@@ -181,13 +289,11 @@ class AsyncSession:
 
 
 class AsyncDatabase(AsyncSession):
-    """A `Database` for tasks of one event loop."""
+    """A `Database` for tasks of one event loop, the one that it is made on."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, waits: bool = True) -> None:
         self.database = database
-        super().__init__(
-            database, database.engine, ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
-        )
+        super().__init__(database, database.engine, Loop(database.engine, waits=waits))
 
     @property
     def engine(self) -> Engine:
@@ -196,7 +302,33 @@ class AsyncDatabase(AsyncSession):
     async def session(
         self, user: str, role: Role | str = Role.USER, namespace: str = DEFAULT_NAMESPACE
     ) -> AsyncSession:
-        return AsyncSession(self.database.session(user, role, namespace), self._engine, self._pool)
+        return AsyncSession(self.database.session(user, role, namespace), self._engine, self._loop)
+
+    @property
+    def parked(self) -> int:
+        """Tasks that wait for messages."""
+        return self._loop.waiting.count
+
+    @property
+    def sleeping(self) -> int:
+        """Those of them that have looked and found nothing."""
+        return self._loop.waiting.sleeping
+
+    def end_waits(self) -> None:
+        """Every consume that waits answers now, with nothing."""
+        self._loop.waiting.end()
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        name: str | None = None,
+        batch: int = 100,
+        visibility_seconds: float = 60.0,
+    ) -> AsyncConsumer:
+        """A member of a consumer group; `await run(handler)` feeds it until it is stopped."""
+        return AsyncConsumer(self, topic, group, name=name, batch=batch, visibility_seconds=visibility_seconds)
 
     async def run_job(self, name: str) -> Removed:
         return await self._call(self.database.run_job, name)
@@ -214,7 +346,7 @@ class AsyncDatabase(AsyncSession):
         """Finishes queued writes and closes. Idempotent."""
         if not self._engine.closed:
             await self._call(self.database.close)
-        self._pool.shutdown()
+        self._loop.pool.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
@@ -225,12 +357,12 @@ class AsyncDatabase(AsyncSession):
         await self.close()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(woken.set)
+def _is_small(rows: Any) -> bool:
+    """Whether building them holds the event loop up for less than a hand-over to a thread would."""
+    return isinstance(rows, Sequence) and len(rows) <= FEW_ROWS
 
 
-async def open_async(path: str | os.PathLike[str], **settings: Any) -> AsyncDatabase:
-    """As `open`, with the same settings."""
+async def open_async(path: str | os.PathLike[str], *, waits: bool = True, **settings: Any) -> AsyncDatabase:
+    """As `open`, with the same settings. With `waits=False` a full write queue raises Overloaded at once."""
     database = await asyncio.get_running_loop().run_in_executor(None, functools.partial(open_sync, path, **settings))
-    return AsyncDatabase(database)
+    return AsyncDatabase(database, waits=waits)

@@ -10,21 +10,20 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.codec.arrow_types import arrow_type
-from tablecast.codec.result import Result
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.engine.catalog import Table
-from tablecast.engine.rows import DeleteRows, Resolve, Written, encode_rows
+from tablecast.engine.rows import DeleteRows, Resolve, encode_rows
 from tablecast.errors import InvalidRequest, TypeMismatch
-from tablecast.sql.context import Context, refuse_system
+from tablecast.sql.context import Context, Write, refuse_system
 from tablecast.sql.generated import StatementValues
-from tablecast.sql.plan_insert import write_result, write_rows
+from tablecast.sql.plan_insert import insert_rows, write_result
 from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import TableName
 
 MODES = ("insert", "upsert", "delete")
 
 
-def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Result:
+def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
     if mode not in MODES:
         raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
     namespace, _, bare = name.rpartition(".")
@@ -37,7 +36,8 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
         return _delete(context, table, rows, columns)
     made, named = _build(table, rows, columns, context.values())
     resolve = _replace_named(table, made, named) if mode == "upsert" else None
-    return write_result(mode.upper(), write_rows(context, table, made, resolve, False), None)
+    command = insert_rows(context, table, made, resolve, False)
+    return Write(command, lambda written: write_result(mode.upper(), written, None))
 
 
 def _build(
@@ -104,7 +104,7 @@ def _replace_named(table: Table, rows: list[Row], named: list[tuple[str, ...]]) 
     return resolve
 
 
-def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequence[str] | None) -> Result:
+def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequence[str] | None) -> Write:
     schema = table.schema
     owner = row_owner(context.actor, schema)
     prefix, codec = table.codec.prefix(owner), table.codec
@@ -122,8 +122,7 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
             raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")
         keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
     command = DeleteRows(schema.table_id, schema.version, owner, keys)
-    written: Written = context.write(command)
-    return write_result("DELETE", written, None)
+    return Write(command, lambda written: write_result("DELETE", written, None))
 
 
 def _arrow_rows(table: Table, given: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.idempotency import Once
-from tablecast.engine.rows import RowCommand
+from tablecast.engine.rows import RowCommand, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import PermissionDenied
 from tablecast.model.schema import Actor
@@ -45,12 +47,33 @@ class Context:
     def write(self, command: RowCommand) -> Any:
         if self.transaction is not None:
             return self.transaction.execute(command)
-        if self.once is not None:
-            return self.engine.execute(Once(*self.once, command, command.table_id))
-        return self.engine.execute(command)
+        return self.engine.execute(self.once_only(command))
+
+    def once_only(self, command: RowCommand) -> Command:
+        return command if self.once is None else Once(self.actor.user_id, *self.once, command, command.table_id)
 
     def run(self, command: Command) -> Any:
         return self.engine.execute(command)
+
+
+class Write(NamedTuple):
+    """A statement that has come down to one command; `result` makes its answer from the writer's."""
+
+    command: RowCommand
+    result: Callable[[Written], Result]
+
+    def run(self, context: Context) -> Result:
+        return self.result(context.write(self.command))
+
+    def submitted(self, context: Context) -> Submitted:
+        return Submitted(context.once_only(self.command), self.result)
+
+
+class Submitted(NamedTuple):
+    """A write for callers that hand it to the writer themselves, and wait for it without a thread."""
+
+    command: Command
+    result: Callable[[Written], Result]
 
 
 def full_name(name: TableName, namespace: str) -> str:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import secrets
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tablecast.codec.catalog import User
+from tablecast.engine.audit import Audited, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.durability import Durability
 from tablecast.engine.engine import Engine, system_clock
 from tablecast.engine.jobs import INTERVAL_SECONDS
+from tablecast.engine.passwords import hash_password, needs_rehash, verify_password
 from tablecast.engine.retention import Removed
+from tablecast.engine.users import CreateUser, RehashPassword
 from tablecast.engine.verify import Progress, VerifyReport, verify_engine
-from tablecast.errors import BackupError, InvalidRequest
-from tablecast.model.schema import Actor, Role
+from tablecast.errors import BackupError, InvalidRequest, TablecastError, Unauthenticated
+from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
 from tablecast.sql.consumer import Consumer, Retry
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
@@ -23,6 +31,17 @@ from tablecast.storage.memory import MemoryStore
 from tablecast.storage.rocks import RocksStore
 
 MEMORY = ":memory:"
+_open: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without `close`: its threads would otherwise be cut off wherever they are."""
+    for database in list(_open):
+        database.close()
+
+
+GENERATED_PASSWORD_BYTES = 18  # 144 bits: 24 characters to copy
 
 
 class Database(Session):
@@ -48,6 +67,7 @@ class Database(Session):
             jobs_interval_seconds=jobs_interval_seconds,
         )
         super().__init__(engine, QueryEngine(memory_limit_mb=query_memory_mb, timeout_s=query_timeout_seconds))
+        _open.add(self)
 
     @property
     def engine(self) -> Engine:
@@ -61,6 +81,53 @@ class Database(Session):
                 raise InvalidRequest(f"unknown role {role!r}: the roles are {roles}", role=role)
             role = Role[role.upper()]
         return Session(self._engine, self._queries, Actor(user, role), namespace)
+
+    # --- accounts ---
+
+    def authenticate(self, name: str, password: str, *, request_id: str | None = None) -> Actor:
+        """Who signs in with this name and password. Raises Unauthenticated, which does not say what was wrong."""
+        user = self.sign_in(name, password, request_id=request_id)
+        return Actor(user.name, user.role)
+
+    def sign_in(self, name: str, password: str, *, request_id: str | None = None) -> User:
+        """As `authenticate`, with the account as it was when the password was compared: a token made of it ends with the
+        next change of the account, also one that happens meanwhile."""
+        self._engine.check_open()
+        user = self._engine.catalog.users.get(name)
+        stored = None if user is None else user.password
+        if not verify_password(stored, password) or user is None or stored is None:
+            self.audit(name, "SIGN IN", outcome=Outcome.FAILED, request_id=request_id)
+            raise Unauthenticated("the user name or the password is wrong")
+        if needs_rehash(stored):
+            with contextlib.suppress(TablecastError):  # there will be another sign-in
+                self._engine.submit(RehashPassword(name, stored, hash_password(password)), wait=False)
+        return user
+
+    def ensure_system_account(self, password: str | None = None) -> str | None:
+        """Creates the account `system` if there is none, with this password or a generated one, which is returned: it
+        can be told once, and is stored nowhere."""
+        if SYSTEM_ACTOR.user_id in self._engine.catalog.users:
+            return None
+        chosen = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES) if password is None else password
+        name, role = SYSTEM_ACTOR.user_id, SYSTEM_ACTOR.role
+        command = CreateUser(SYSTEM_ACTOR, name, role, hash_password(chosen), if_not_exists=True)
+        entry = audit_entry(SYSTEM_ACTOR, "CREATE USER", name, detail=f"role {role.name.lower()}, at the first start")
+        made: bool = self._engine.execute(Audited(command, entry))
+        return chosen if made and password is None else None
+
+    def audit(
+        self,
+        actor: Actor | str,
+        action: str,
+        target: str = "",
+        outcome: str = Outcome.OK,
+        detail: str = "",
+        request_id: str | None = None,
+    ) -> None:
+        """Adds an entry to system.audit_log without waiting for it. An `actor` who did not sign in is a bare name."""
+        append(self._engine, audit_entry(actor, action, target, outcome, detail, request_id))
+
+    # --- work on the whole ---
 
     def consumer(
         self,
@@ -84,7 +151,13 @@ class Database(Session):
         self._engine.check_open()
         if isinstance(self._engine.store, MemoryStore):
             raise BackupError("a database in memory has no files to back up")
-        self._engine.backup(os.fspath(path))
+        target = os.fspath(path)
+        try:
+            self._engine.backup(target)
+        except TablecastError as error:
+            self.audit(self.actor, "BACKUP", target, Outcome.FAILED, error.code)
+            raise
+        self.audit(self.actor, "BACKUP", target)
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Reads everything and compares what must agree: see `engine.verify`."""

@@ -58,9 +58,15 @@ def parse(sql: str, max_bytes: int = MAX_SQL_BYTES) -> list[Statement]:
     if statements is None:
         source = Source(sql)
         statements = _parse_all(source, tokenize(source))
-        if not any(isinstance(statement, CreateUser | AlterUser) for statement in statements):
-            _cache.put(sql, statements)  # never one with a password
+        if not any(map(_holds_password, statements)):
+            _cache.put(sql, statements)
     return list(statements)
+
+
+def _holds_password(statement: Statement) -> bool:
+    if isinstance(statement, ExecuteAs):
+        return any(map(_holds_password, statement.statements))
+    return isinstance(statement, CreateUser | AlterUser)
 
 
 def _check_text(sql: str, max_bytes: int) -> None:

@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tablecast.codec.result import Result
+from tablecast.engine.audit import Audited
 from tablecast.engine.groups import Redrive, ResetGroup, Settle
-from tablecast.errors import InvalidRequest, TransactionState, UnsupportedSql
+from tablecast.errors import InvalidRequest, TransactionState
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
+from tablecast.sql.audited import entry_of
 from tablecast.sql.context import Context, find_topic
 from tablecast.sql.messages import messages_result
 from tablecast.sql.plan_change import plan_delete, plan_update
 from tablecast.sql.plan_ddl import DEFINITIONS
 from tablecast.sql.plan_insert import plan_insert
 from tablecast.sql.plan_select import SelectPlan
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, redrive, reset_group, settle
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, settle
+from tablecast.sql.plan_user import USERS
 from tablecast.sql.rights import require
 
 
@@ -45,10 +48,7 @@ def plan(statement: s.Statement, context: Context) -> Plan:
         return plan_delete(statement, context)
     if isinstance(statement, s.Select):
         return SelectPlan(statement, context)
-    call = DEFINITIONS.get(type(statement)) or _TOPIC_CALLS.get(type(statement))
-    if call is None:
-        raise UnsupportedSql(f"{type(statement).__name__} needs the server")
-    return _Call(statement, call)
+    return _Call(statement, _CALLS[type(statement)])
 
 
 # --- topics ----------------------------------------------------------------------------------------------------
@@ -101,18 +101,24 @@ def _moved(verb: str, acknowledged: int) -> Result:
 
 def _redrive(statement: s.Redrive, context: Context) -> Result:
     topic = _topic(context, statement.topic, "REDRIVE TOPIC", Role.DBA)
-    count = redrive(context.engine, Redrive(topic.topic_id, statement.offset, statement.partition))
+    command = Redrive(topic.topic_id, statement.offset, statement.partition)
+    count: int = context.run(Audited(command, entry_of(statement, context)))
+    context.engine.feed.wake(list(context.catalog.topics))
     return Result.of_write(count, f"REDRIVE {count}", None)
 
 
 def _reset(statement: s.ResetGroup, context: Context) -> Result:
     topic = _topic(context, statement.topic, "RESET GROUP", Role.DBA)
-    moved = reset_group(context.engine, ResetGroup(topic.topic_id, statement.group, statement.partition, statement.to))
+    command = ResetGroup(topic.topic_id, statement.group, statement.partition, statement.to)
+    moved: dict[int, int] = context.run(Audited(command, entry_of(statement, context)))
+    context.engine.feed.wake([topic.topic_id])
     shown = ", ".join(f"partition {p} at {offset}" for p, offset in sorted(moved.items()))
     return Result.of_write(len(moved), f"RESET GROUP: {shown}", None)
 
 
-_TOPIC_CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
+_CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
+    **DEFINITIONS,
+    **USERS,
     s.Consume: _consume,
     s.Ack: _ack,
     s.Nack: _nack,

@@ -11,35 +11,48 @@ from tablecast.codec.result import Result, type_string
 from tablecast.codec.values import coercion
 from tablecast.core.expression import compile_filter
 from tablecast.engine import ddl
+from tablecast.engine.audit import Audited
 from tablecast.engine.catalog import SYSTEM_NAMESPACE
+from tablecast.engine.decision import Command
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import InvalidSchema, TransactionState, TypeMismatch, UnsupportedSql
 from tablecast.model.change import Op
 from tablecast.model.schema import Column, ColumnType, DefaultKind, Role, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
+from tablecast.sql.audited import entry_of
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
 from tablecast.sql.plan_select import system_table
 from tablecast.sql.rights import require, require_read
 
 
-def _done(context: Context, command: Any, message: str, needed: Role = Role.DBA) -> Result:
+def permit(context: Context, what: str) -> None:
+    """Raises unless the actor may define things, here and now."""
     if context.transaction is not None:
         raise TransactionState("definitions cannot change inside a transaction: COMMIT or ROLLBACK first")
-    require(context.actor, needed, message)
-    answer = context.run(command)
+    require(context.actor, Role.DBA, what)
+
+
+def carry_out(statement: s.Statement, context: Context, command: Command, message: str) -> Result:
+    """Runs the command and leaves its entry in the audit log, in one commit."""
+    answer = context.run(Audited(command, entry_of(statement, context)))
     count = answer if isinstance(answer, int) and not isinstance(answer, bool) else 0
     return Result.of_write(count, message if answer is not False else f"{message}: nothing to do", None)
 
 
+def _done(statement: s.Statement, context: Context, command: Command, message: str) -> Result:
+    permit(context, message)
+    return carry_out(statement, context, command, message)
+
+
 def create_namespace(statement: s.CreateNamespace, context: Context) -> Result:
-    return _done(context, ddl.CreateNamespace(statement.name, statement.if_not_exists), "CREATE NAMESPACE")
+    return _done(statement, context, ddl.CreateNamespace(statement.name, statement.if_not_exists), "CREATE NAMESPACE")
 
 
 def drop_namespace(statement: s.DropNamespace, context: Context) -> Result:
     if statement.cascade:
         raise UnsupportedSql("DROP NAMESPACE … CASCADE is not supported: drop its tables and topics first")
-    return _done(context, ddl.DropNamespace(statement.name, statement.if_exists), "DROP NAMESPACE")
+    return _done(statement, context, ddl.DropNamespace(statement.name, statement.if_exists), "DROP NAMESPACE")
 
 
 def create_table(statement: s.CreateTable, context: Context) -> Result:
@@ -57,7 +70,7 @@ def create_table(statement: s.CreateTable, context: Context) -> Result:
         statement.replicate,
     )
     _check_schema(schema)
-    return _done(context, ddl.CreateTable(schema, statement.if_not_exists), "CREATE TABLE")
+    return _done(statement, context, ddl.CreateTable(schema, statement.if_not_exists), "CREATE TABLE")
 
 
 def _check_schema(schema: TableSchema) -> None:
@@ -96,7 +109,7 @@ _GENERATED_TYPES = {
 def drop_table(statement: s.DropTable, context: Context) -> Result:
     refuse_system(statement.table, "DROP TABLE")
     name = full_name(statement.table, context.namespace)
-    return _done(context, ddl.DropTable(name, statement.if_exists, statement.cascade), "DROP TABLE")
+    return _done(statement, context, ddl.DropTable(name, statement.if_exists, statement.cascade), "DROP TABLE")
 
 
 def add_column(statement: s.AlterTableAddColumn, context: Context) -> Result:
@@ -105,7 +118,7 @@ def add_column(statement: s.AlterTableAddColumn, context: Context) -> Result:
         raise UnsupportedSql("ALTER TABLE ADD COLUMN takes no CHECK: rows that exist were never checked")
     name = full_name(statement.table, context.namespace)
     _check_default(statement.column)
-    return _done(context, ddl.AddColumn(name, statement.column, statement.if_not_exists), "ALTER TABLE")
+    return _done(statement, context, ddl.AddColumn(name, statement.column, statement.if_not_exists), "ALTER TABLE")
 
 
 # --- topics ----------------------------------------------------------------------------------------------------
@@ -130,7 +143,7 @@ def create_topic(statement: s.CreateTopic, context: Context) -> Result:
         statement.alias,
         **_options(statement.options, context),
     )
-    return _done(context, ddl.CreateTopic(topic, statement.if_not_exists), "CREATE TOPIC")
+    return _done(statement, context, ddl.CreateTopic(topic, statement.if_not_exists), "CREATE TOPIC")
 
 
 def add_source(statement: s.AddSource, context: Context) -> Result:
@@ -139,7 +152,7 @@ def add_source(statement: s.AddSource, context: Context) -> Result:
     table = find_table(context.catalog, statement.table, context.namespace)
     route = Route(0, statement.ops, statement.filter, statement.partition_by, statement.payload)
     command = ddl.AddSource(topic.full_name, table.schema.full_name, route, statement.backfill)
-    return _done(context, command, "ADD SOURCE")
+    return _done(statement, context, command, "ADD SOURCE")
 
 
 def drop_source(statement: s.DropSource, context: Context) -> Result:
@@ -147,30 +160,30 @@ def drop_source(statement: s.DropSource, context: Context) -> Result:
     every = len(statement.ops) == len(Op)
     name = full_name(statement.table, context.namespace)
     command = ddl.DropSource(topic.full_name, name, None if every else statement.ops)
-    return _done(context, command, "DROP SOURCE")
+    return _done(statement, context, command, "DROP SOURCE")
 
 
 def set_topic(statement: s.SetTopic, context: Context) -> Result:
     topic = find_topic(context.catalog, statement.topic, context.namespace)
-    return _done(context, ddl.SetTopic(topic.full_name, _options(statement.options, context)), "ALTER TOPIC")
+    return _done(statement, context, ddl.SetTopic(topic.full_name, _options(statement.options, context)), "ALTER TOPIC")
 
 
 def drop_topic(statement: s.DropTopic, context: Context) -> Result:
     known = statement.topic.namespace is None and statement.topic.name in context.catalog.topic_ids
     name = statement.topic.name if known else full_name(statement.topic, context.namespace)
-    return _done(context, ddl.DropTopic(name, statement.if_exists), "DROP TOPIC")
+    return _done(statement, context, ddl.DropTopic(name, statement.if_exists), "DROP TOPIC")
 
 
 def clear_topic(statement: s.ClearTopic, context: Context) -> Result:
     topic = find_topic(context.catalog, statement.topic, context.namespace)
-    return _done(context, ddl.ClearTopic(topic.full_name), "CLEAR TOPIC")
+    return _done(statement, context, ddl.ClearTopic(topic.full_name), "CLEAR TOPIC")
 
 
 # --- looking around --------------------------------------------------------------------------------------------
 
 
 def _shown(context: Context, name: str, column: str | None = None, value: Any = None) -> Result:
-    table = SYSTEM_TABLES[name](context.engine)
+    table = SYSTEM_TABLES[name].make(context.engine)
     if column is not None:
         table = table.filter([v == value for v in table.column(column).to_pylist()])
     return Result.of_arrow(table)
@@ -197,7 +210,7 @@ def describe(statement: s.Describe, context: Context) -> Result:
         return Result.of_rows(("position", "name", "type"), types, rows)
     schema = find_table(context.catalog, statement.table, context.namespace).schema
     require_read(context.actor, schema)
-    table = SYSTEM_TABLES["columns"](context.engine)
+    table = SYSTEM_TABLES["columns"].make(context.engine)
     names = zip(table.column("namespace").to_pylist(), table.column("table_name").to_pylist(), strict=True)
     mine = table.filter([pair == (schema.namespace, schema.name) for pair in names])
     return Result.of_arrow(mine.drop_columns(["namespace", "table_name"]))

@@ -16,7 +16,7 @@ from tablecast.engine.catalog import Table
 from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encode_rows
 from tablecast.errors import InvalidRequest, SqlSyntaxError, UnknownColumn
 from tablecast.model.schema import Column, TableSchema
-from tablecast.sql.context import Context, find_table, refuse_system
+from tablecast.sql.context import Context, Write, find_table, refuse_system
 from tablecast.sql.generated import StatementValues, generator_name
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
@@ -29,7 +29,7 @@ Cells = Callable[[Sequence[Any], StatementValues, Context], Sequence[Sequence[An
 
 @dataclass(slots=True)
 class InsertPlan:
-    """`direct`: the one row's values are the parameters, in order."""
+    """`direct`: the one row's values are the parameters, in order. `reads`: it runs a query to get its rows."""
 
     table: Table
     build: BuildRow
@@ -38,8 +38,12 @@ class InsertPlan:
     cells: Cells
     conflict: Callable[[Sequence[Any], StatementValues], Resolve] | None
     projection: Projection | None
+    reads: bool
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
+        return self.write(context, params).run(context)
+
+    def write(self, context: Context, params: Sequence[Any]) -> Write:
         schema = self.table.schema
         require_write(context.actor, schema)
         values = context.values()
@@ -51,7 +55,9 @@ class InsertPlan:
             self._explain_width(given)
             raise
         resolve = None if self.conflict is None else self.conflict(params, values)
-        written = write_rows(context, self.table, rows, resolve, self.projection is not None)
+        return Write(insert_rows(context, self.table, rows, resolve, self.projection is not None), self._result)
+
+    def _result(self, written: Written) -> Result:
         return write_result("INSERT", written, self.projection)
 
     def _explain_width(self, given: Sequence[Sequence[Any]]) -> None:
@@ -62,8 +68,10 @@ class InsertPlan:
                 )
 
 
-def write_rows(context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool) -> Written:
-    """Checks and encodes in the caller's thread, then lets the writer decide."""
+def insert_rows(
+    context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool
+) -> InsertRows:
+    """The command: checked and encoded in the caller's thread, so that the writer only decides."""
     if table.checks:
         for row in rows:
             check_row(table, row)
@@ -71,9 +79,7 @@ def write_rows(context: Context, table: Table, rows: list[Row], resolve: Resolve
     bodies = encode_rows(table, rows)
     keys = table.codec.keys_of_rows(table.codec.prefix(owner), rows)
     schema = table.schema
-    command = InsertRows(schema.table_id, schema.version, owner, keys, rows, bodies, resolve, returning)
-    written: Written = context.write(command)
-    return written
+    return InsertRows(schema.table_id, schema.version, owner, keys, rows, bodies, resolve, returning)
 
 
 def write_result(verb: str, written: Written, projection: Projection | None, *, seq: bool = True) -> Result:
@@ -107,7 +113,8 @@ def plan_insert(statement: Insert, context: Context) -> InsertPlan:
     conflict = None
     if statement.on_conflict is not None:
         conflict = plan_conflict(table, statement.on_conflict, statement.parameters)
-    return InsertPlan(table, build, len(columns), direct, cells, conflict, projection)
+    reads = statement.query is not None or bool(statement.reads)
+    return InsertPlan(table, build, len(columns), direct, cells, conflict, projection, reads)
 
 
 def _are_parameters_in_order(row: Sequence[exp.Expr]) -> bool:

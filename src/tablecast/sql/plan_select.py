@@ -133,9 +133,9 @@ def read_tables(context: Context, names: Iterable[TableName]) -> dict[TableKey, 
 
 
 def system_table(context: Context, name: TableName) -> pa.Table:
-    require(context.actor, Role.SERVICE, f"reading {name}")
-    make = SYSTEM_TABLES.get(name.name)
-    if make is None:
+    found = SYSTEM_TABLES.get(name.name)
+    require(context.actor, Role.SERVICE if found is None else found.role, f"reading {name}")
+    if found is None:
         known = ", ".join(SYSTEM_TABLES)
         raise UnknownTable(f"there is no system table {name}; there are: {known}", table=str(name))
-    return make(context.engine)
+    return found.make(context.engine)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tablecast.codec.log import MESSAGE_SCHEMA
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
-from tablecast.engine.groups import Redrive, ResetGroup, Settle, check_partition
+from tablecast.engine.groups import Claim, Given, Settle, check_partition
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Consumed, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -55,7 +55,16 @@ def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consum
     """What is there, without waiting."""
     if request.group is None:
         return _read(engine, topic, request)
-    claim = engine.claim(
+    claim = claim_of(engine, topic, request)
+    if claim is None:
+        return Consumed([], None, False)
+    return given_messages(engine, topic, request, claim.consumer, engine.execute(claim))
+
+
+def claim_of(engine: Engine, topic: Topic, request: ConsumeRequest) -> Claim | None:
+    """The command that claims for the request's group; None when there is nothing to claim."""
+    assert request.group is not None
+    return engine.claim(
         topic,
         request.group,
         limit=request.limit,
@@ -65,13 +74,27 @@ def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consum
         visibility_ms=round(request.visibility_seconds * 1000),
         auto_offset_reset=request.auto_offset_reset,
     )
-    if claim is None:
-        return Consumed([], None, False)
-    given = engine.execute(claim)
+
+
+def given_messages(
+    engine: Engine, topic: Topic, request: ConsumeRequest, consumer: str, given: list[Given]
+) -> Consumed:
     messages = engine.claimed_messages(topic, given)
     skipped = tuple((part.partition, *part.skipped) for part in given if part.skipped)
     next_offset = messages[-1].offset + 1 if messages and topic.partitions == 1 else None
-    return Consumed(messages, next_offset, len(messages) >= request.limit, skipped)
+    return Consumed(messages, next_offset, len(messages) >= request.limit, skipped, consumer)
+
+
+def given_ranges(messages: Sequence[Message]) -> list[Given]:
+    """Where messages of a claim stand: runs of offsets in one partition."""
+    runs: list[Given] = []
+    for message in messages:
+        last = runs[-1] if runs else None
+        if last is not None and (last.partition, last.end) == (message.partition_id, message.offset):
+            last.end += 1
+        else:
+            runs.append(Given(message.partition_id, message.offset, message.offset + 1, ()))
+    return runs
 
 
 def _read(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
@@ -136,18 +159,6 @@ def settle(engine: Engine, command: Settle) -> int:
     if command.nack:
         engine.feed.wake([command.topic_id])
     return acknowledged
-
-
-def reset_group(engine: Engine, command: ResetGroup) -> dict[int, int]:
-    moved: dict[int, int] = engine.execute(command)
-    engine.feed.wake([command.topic_id])
-    return moved
-
-
-def redrive(engine: Engine, command: Redrive) -> int:
-    count: int = engine.execute(command)
-    engine.feed.wake(list(engine.catalog.topics))
-    return count
 
 
 def stream_arrow(engine: Engine, topic: Topic, request: ConsumeRequest) -> Iterator[pa.RecordBatch]:

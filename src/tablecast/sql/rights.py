@@ -4,7 +4,7 @@
 
 SHARED tables: PUBLIC is read by every role, PRIVATE by service and above, RESTRICTED by dba and above; writing takes
 service (dba for RESTRICTED). USER and STREAM tables are everybody's own. Topics: consuming takes service, managing dba,
-as do tables and namespaces. System tables take service.
+as do tables, namespaces and users. System tables take service; those about people dba (`SYSTEM_TABLES` says which).
 """
 
 from __future__ import annotations

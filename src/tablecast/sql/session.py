@@ -13,24 +13,27 @@ import pyarrow as pa
 
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
+from tablecast.engine.audit import Audit, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.decision import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import LetGo, Settle
-from tablecast.engine.idempotency import Once, Recall, may_be_known
+from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import InvalidRequest, TransactionState
+from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, TransactionState
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
+from tablecast.sql.audited import entry_of
 from tablecast.sql.bulk import plan_rows
-from tablecast.sql.context import Context
+from tablecast.sql.context import Context, Submitted, Write, full_name
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
+from tablecast.sql.plan_insert import InsertPlan, write_result
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.rights import require
@@ -81,6 +84,8 @@ class Session:
                 return prepared.plan.run(self._autocommit, params)
             except StalePlan:
                 pass
+            except PermissionDenied as error:
+                raise self._denied(error, prepared.statement) from None
         return self.execute_all(sql, params, idempotency_key=idempotency_key)[-1]
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
@@ -97,13 +102,7 @@ class Session:
         self._engine.check_open()
         if idempotency_key is not None:
             return self._execute_once(sql, params, idempotency_key)
-        for attempt in range(STALE_ATTEMPTS):
-            try:
-                return self._execute_planned(sql, params)
-            except StalePlan:
-                if attempt == STALE_ATTEMPTS - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return self._execute_planned(sql, params)
 
     def _execute_planned(self, sql: str, params: Sequence[Any]) -> list[Result]:
         planned = self._planned(sql)
@@ -113,8 +112,12 @@ class Session:
             return [self._run(statement, prepared, params)]
         check_count(params, sum(statement.parameters for statement, _ in planned))
         results, at = [], 0
-        for statement, prepared in planned:
-            results.append(self._run(statement, prepared, params[at : at + statement.parameters]))
+        for number, (statement, prepared) in enumerate(planned, 1):
+            try:
+                results.append(self._run(statement, prepared, params[at : at + statement.parameters]))
+            except TablecastError as error:
+                error.details["statement"] = number  # those before it have happened
+                raise
             at += statement.parameters
         return results
 
@@ -140,14 +143,43 @@ class Session:
             return self._control(statement)
         if isinstance(statement, s.ExecuteAs):
             return self._execute_as(statement, params)
-        context = self._context()
-        return (prepared or plan(statement, context)).run(context, params)
+        return self._run_planned(statement, prepared, self._context(), params)
+
+    def _run_planned(
+        self, statement: s.Statement, prepared: Plan | None, context: Context, params: Sequence[Any]
+    ) -> Result:
+        """Planned again, this statement alone, if its table was altered before it was decided."""
+        for attempt in range(1, STALE_ATTEMPTS + 1):
+            try:
+                return (prepared or plan(statement, context)).run(context, params)
+            except StalePlan:
+                prepared = None
+                if attempt == STALE_ATTEMPTS:
+                    raise
+            except PermissionDenied as error:
+                raise self._denied(error, statement) from None
+        raise AssertionError("unreachable")
+
+    def _denied(self, error: PermissionDenied, statement: s.Statement) -> PermissionDenied:
+        """The same error, after the attempt is on its way to the audit log."""
+        append(self._engine, entry_of(statement, self._context(), Outcome.DENIED, error.message))
+        return error
+
+    def _noted(self, error: PermissionDenied, action: str, target: str) -> PermissionDenied:
+        """Likewise for what is not SQL."""
+        append(self._engine, audit_entry(self.actor, action, target, Outcome.DENIED, error.message))
+        return error
 
     def _context(self, once: tuple[str, bytes] | None = None) -> Context:
         return Context(self._engine, self._queries, self.actor, self.namespace, self._transaction, once)
 
     def _execute_as(self, statement: s.ExecuteAs, params: Sequence[Any]) -> Result:
-        require(self.actor, Role.SERVICE, "EXECUTE AS USER")
+        try:
+            require(self.actor, Role.SERVICE, "EXECUTE AS USER")
+        except PermissionDenied as error:
+            raise self._denied(error, statement) from None
+        # Ahead of the statements in the writer's queue: nothing of them is ever durable without it.
+        self._engine.submit(Audit(entry_of(statement, self._context())))
         other = Session(self._engine, self._queries, Actor(statement.user, Role.USER), self.namespace)
         other._transaction = self._transaction
         results, at = [], 0
@@ -157,6 +189,62 @@ class Session:
             results.append(other._run(inner, None, params[at : at + inner.parameters]))
             at += inner.parameters
         return results[-1]
+
+    # --- writes of callers that wait without a thread ---
+
+    def _submitted(self, sql: str, params: Sequence[Any], idempotency_key: str | None = None) -> Submitted | None:
+        """The command of a single INSERT that is planned already, reads nothing and is no repeat; else None."""
+        prepared = self._plans.get(sql)
+        if (
+            prepared is None
+            or prepared.catalog is not self._engine.catalog
+            or prepared.parameters != len(params)
+            or self._transaction is not None
+            or not isinstance(prepared.plan, InsertPlan)
+            or prepared.plan.reads
+        ):
+            return None
+        context = self._autocommit
+        if idempotency_key is not None:
+            if may_be_known(self._engine.store, self.actor.user_id, idempotency_key):
+                return None
+            context = self._context((idempotency_key, self._fingerprint(sql, params)))
+        try:
+            return prepared.plan.write(context, params).submitted(context)
+        except PermissionDenied as error:
+            raise self._denied(error, prepared.statement) from None
+
+    def _submitted_rows(
+        self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, idempotency_key: str | None
+    ) -> Submitted | None:
+        """The command of `insert`; None in a transaction, and for what may be a repeat."""
+        if self._transaction is not None:
+            return None
+        if idempotency_key is not None and may_be_known(self._engine.store, self.actor.user_id, idempotency_key):
+            return None
+        context = self._context(self._once_rows(table, rows, columns, mode, idempotency_key))
+        return self._plan_rows(context, table, rows, columns, mode).submitted(context)
+
+    def _plan_rows(self, context: Context, table: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
+        try:
+            return plan_rows(context, table, rows, columns, mode)
+        except PermissionDenied as error:
+            raise self._noted(error, mode.upper(), table) from None
+
+    def _once_rows(
+        self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, key: str | None
+    ) -> tuple[str, bytes] | None:
+        return None if key is None else (key, self._fingerprint(f"{mode} {table}", [_plain(rows), columns]))
+
+    def _fingerprint(self, text: str, params: Any) -> bytes:
+        """What a request asks for: the same key with another fingerprint is a mistake."""
+        said = blake2b(digest_size=16)
+        said.update(f"{self.actor.user_id}\x00{text}\x00".encode())
+        try:
+            said.update(msgspec.msgpack.encode(params, enc_hook=repr))
+        except OverflowError:  # an integer beyond 64 bits, which a DECIMAL takes
+            said.update(repr(params).encode())
+        return said.digest()
 
     # --- transactions ---
 
@@ -212,27 +300,48 @@ class Session:
     def _execute_once(self, sql: str, params: Sequence[Any], key: str) -> list[Result]:
         if self._transaction is not None:
             raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
-        fingerprint = _fingerprint(sql, params, self.actor.user_id)
+        fingerprint = self._fingerprint(sql, params)
         parsed = parse(sql)
         if not all(isinstance(statement, s.Insert | s.Update | s.Delete | s.Select) for statement in parsed):
             raise InvalidRequest("an idempotency key goes with INSERT, UPDATE, DELETE and SELECT only")
         check_count(params, sum(statement.parameters for statement in parsed))
         if len(parsed) == 1 and isinstance(parsed[0], s.Insert):
-            context = self._context((key, fingerprint))
-            return [plan(parsed[0], context).run(context, params)]
+            return [self._insert_once(sql, parsed[0], params, key, fingerprint)]
         own = self.twin()
         own.begin()
-        if may_be_known(self._engine.store, key):  # else its statements would meet what they did themselves
-            repeated: Written | None = self._engine.execute(Recall(key, fingerprint))
-            if repeated is not None:
-                return decode_results(repeated.answer, repeated.seq)
+        known = self._known(key, fingerprint)  # else its statements would meet what they did themselves
+        if known is not None:
+            return decode_results(known.written.answer, known.written.seq)
         results = own._execute_planned(sql, params)
         if all(isinstance(statement, s.Select) for statement in parsed):
             return results
         # Also what changed nothing is remembered: its repeat must not change what came later.
         command = own._end("COMMIT").commit_command() or CommitTransaction([], {})
-        written: Written = self._engine.execute(Once(key, fingerprint, command, answer=encode_results(results)))
+        written: Written = self._engine.execute(
+            Once(self.actor.user_id, key, fingerprint, command, answer=encode_results(results))
+        )
         return decode_results(written.answer, written.seq)
+
+    def _insert_once(
+        self, sql: str, statement: s.Insert, params: Sequence[Any], key: str, fingerprint: bytes
+    ) -> Result:
+        known = self._known(key, fingerprint)
+        if known is not None and not self._can_show(known, statement):
+            return write_result("INSERT", known.written, None)
+        [(_, prepared)] = self._planned(sql)
+        return self._run_planned(statement, prepared, self._context((key, fingerprint)), params)
+
+    def _known(self, key: str, fingerprint: bytes) -> Known | None:
+        """What a request was answered before. Asked before it is planned: its table may be gone by now, or another."""
+        if not may_be_known(self._engine.store, self.actor.user_id, key):
+            return None
+        known: Known | None = self._engine.execute(Recall(self.actor.user_id, key, fingerprint))
+        return known
+
+    def _can_show(self, known: Known, statement: s.Insert) -> bool:
+        """Whether there are rows to show, and the table that they are of."""
+        catalog, name = self._engine.catalog, full_name(statement.table, self.namespace)
+        return statement.returning is not None and catalog.table_ids.get(name) == known.table_id
 
     # --- rows ---
 
@@ -252,12 +361,14 @@ class Session:
         self._engine.check_open()
         if idempotency_key is not None and self._transaction is not None:
             raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
+        once = self._once_rows(table, rows, columns, mode, idempotency_key)
+        known = None if once is None else self._known(*once)
+        if known is not None:
+            return write_result(mode.upper(), known.written, None)
         for attempt in range(STALE_ATTEMPTS):
-            once = None
-            if idempotency_key is not None:
-                once = idempotency_key, _fingerprint(f"{mode} {table}", [_plain(rows), columns], self.actor.user_id)
             try:
-                return plan_rows(self._context(once), table, rows, columns, mode)
+                context = self._context(once)
+                return self._plan_rows(context, table, rows, columns, mode).run(context)
             except StalePlan:
                 if attempt == STALE_ATTEMPTS - 1:
                     raise
@@ -269,6 +380,12 @@ class Session:
         """A topic by name, `namespace.name`, or alias."""
         catalog = self._engine.catalog
         return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{self.namespace}.{name}")
+
+    def _may_consume(self, topic: str) -> None:
+        try:
+            require(self.actor, Role.SERVICE, f"consuming {topic}")
+        except PermissionDenied as error:
+            raise self._noted(error, "CONSUME", topic) from None
 
     def consume(
         self,
@@ -288,7 +405,7 @@ class Session:
         Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it.
         """
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         request = ConsumeRequest(
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
         )
@@ -297,7 +414,7 @@ class Session:
     def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
 
     def stream_arrow(
@@ -305,7 +422,7 @@ class Session:
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches, one after the other, for topics larger than memory."""
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
 
     def ack(
@@ -319,7 +436,7 @@ class Session:
         consumer: str | None = None,
     ) -> int:
         """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
-        return self._settle(topic, group, partition, upto_offset, offsets, consumer)
+        return settle(self._engine, self._settle_command(topic, group, partition, upto_offset, offsets, consumer))
 
     def nack(
         self,
@@ -332,9 +449,9 @@ class Session:
         consumer: str | None = None,
     ) -> int:
         """Gives messages back: they are delivered again, or become dead letters."""
-        return self._settle(topic, group, partition, None, offsets, consumer, reason)
+        return settle(self._engine, self._settle_command(topic, group, partition, None, offsets, consumer, reason))
 
-    def _settle(
+    def _settle_command(
         self,
         topic: str,
         group: str,
@@ -343,21 +460,20 @@ class Session:
         offsets: Sequence[int],
         consumer: str | None,
         nack_reason: str | None = None,
-    ) -> int:
+    ) -> Settle:
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         if (upto is None) == (not offsets):
             raise InvalidRequest("give either upto_offset or offsets")
         found = self.topic(topic)
-        command = Settle(
+        return Settle(
             found.topic_id, group, partition, upto, list(offsets), nack_reason is not None, nack_reason or "", consumer
         )
-        return settle(self._engine, command)
 
     def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         """Renews a consumer's claims. Returns how many messages it still holds."""
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         held: int = self._engine.execute(
             LetGo(self.topic(topic).topic_id, group, consumer, visibility_ms=round(visibility_seconds * 1000))
         )
@@ -366,16 +482,9 @@ class Session:
     def release(self, topic: str, group: str, consumer: str) -> int:
         """Gives a consumer's unacknowledged messages back at once. Returns how many."""
         self._engine.check_open()
-        require(self.actor, Role.SERVICE, f"consuming {topic}")
+        self._may_consume(topic)
         return self._engine.release(self.topic(topic), group, consumer)
 
 
 def _plain(rows: Any) -> Any:
     return rows.to_pylist() if isinstance(rows, pa.Table | pa.RecordBatch) else rows
-
-
-def _fingerprint(text: str, params: Any, user: str) -> bytes:
-    said = blake2b(digest_size=16)
-    said.update(f"{user}\x00{text}\x00".encode())
-    said.update(msgspec.msgpack.encode(params, enc_hook=repr))
-    return said.digest()

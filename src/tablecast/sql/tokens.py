@@ -137,13 +137,19 @@ class Cursor:
         ahead = self.words[self._next : self._next + len(keywords)]
         return len(ahead) == len(keywords) and all(map(_matches, ahead, keywords))
 
+    @property
+    def _may_show_password(self) -> bool:
+        """In a misspelt CREATE USER or ALTER USER whatever is not a word may be the password, and words too."""
+        first = [word.text.upper() for word in self.words[:3]]
+        return first[:2] in (["CREATE", "USER"], ["ALTER", "USER"]) and first[2:] != ["TABLE"]
+
     def fail(self, expected: str) -> SqlSyntaxError:
         """The error to raise at the next token."""
         token = self.next
         if token is None:
             last = self.tokens[-1]
             return self.source.error(f"expected {expected}, found the end of the statement", last.end + 1)
-        shown = self.source.show(token, token)
+        shown = "something else" if self._may_show_password else self.source.show(token, token)
         if len(shown) > _SHOWN_CHARS:
             shown = shown[:_SHOWN_CHARS] + "…"
         hint = " (parameters are for values in SELECT, INSERT, UPDATE and DELETE)" if shown in "?$" else ""

@@ -1,4 +1,4 @@
-"""Statements that Ctrl-C can stop.
+"""Statements of a local database, which Ctrl-C can stop.
 
 While DuckDB runs in the main thread, Python does not hear of Ctrl-C before the query is over. So statements run in a
 thread of their own, and the main thread only waits for them.
@@ -7,7 +7,7 @@ thread of their own, and the main thread only waits for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from types import TracebackType
@@ -15,19 +15,23 @@ from typing import Any, Self
 
 from tablecast.cli.console import say
 from tablecast.cli.progress import spinner
+from tablecast.cli.script import read_statements
 from tablecast.codec.result import Result
 from tablecast.sql.database import Database
+from tablecast.sql.parameters import check_count
+from tablecast.sql.parse import parse
 from tablecast.sql.session import Session
 
 LOOK_SECONDS = 1.0  # a signal that comes just before the thread falls asleep is noticed when it wakes
 REPEAT_SECONDS = 0.05  # a stop that comes before the query has reached DuckDB is lost
 
 
-class Runner:
+class LocalRunner:
     def __init__(self, database: Database, session: Session) -> None:
         self._database = database
-        self.session = session
-        self.took_ms = 0.0  # the last statement
+        self._session = session
+        self._onlooker = session.twin()
+        self.took_ms = 0.0
         self._thread = ThreadPoolExecutor(1, "tablecast-statements")
 
     def __enter__(self) -> Self:
@@ -38,12 +42,31 @@ class Runner:
     ) -> None:
         """What was not committed is rolled back."""
         self._thread.shutdown()
-        if self.session.in_transaction:
-            self.session.rollback()
+        if self._session.in_transaction:
+            self._session.rollback()
             say("rolled back: the transaction was not committed")
 
-    def execute(self, sql: str, params: Sequence[Any] = (), *, quiet: bool = False) -> Result:
-        """As the session does. Ctrl-C stops a query; a write is not stopped halfway, but ends first."""
+    @property
+    def in_transaction(self) -> bool:
+        return self._session.in_transaction
+
+    def execute(self, sql: str, *, quiet: bool = False) -> list[Result]:
+        return [self._execute(sql, (), quiet)]
+
+    def execute_text(self, sql: str, params: Sequence[Any]) -> Iterator[Result]:
+        """Each result as soon as it is there."""
+        counts = [statement.parameters for statement in parse(sql)]
+        check_count(params, sum(counts))
+        at = 0
+        for statement, count in zip(read_statements([sql]), counts, strict=True):
+            yield self._execute(statement.text, params[at : at + count], quiet=False)
+            at += count
+
+    def peek(self, sql: str) -> list[Result]:
+        return self._onlooker.execute_all(sql)
+
+    def _execute(self, sql: str, params: Sequence[Any], quiet: bool) -> Result:
+        """Ctrl-C stops a query; a write is not stopped halfway, but ends first."""
         with nullcontext() if quiet else spinner("running …"):
             running = self._thread.submit(self._run, sql, params)
             try:
@@ -56,7 +79,7 @@ class Runner:
 
     def _run(self, sql: str, params: Sequence[Any]) -> Result:
         began = time.perf_counter()
-        result = self.session.execute(sql, params)
+        result = self._session.execute(sql, params)
         self.took_ms = (time.perf_counter() - began) * 1000
         return result
 

@@ -1,0 +1,1 @@
+"""The server, beside the servers that people would otherwise run."""

@@ -1,0 +1,20 @@
+"""`python -m bench.server [--quick] [--only NAME …] [--json FILE]`: the server, beside PostgreSQL, NATS and Redis."""
+
+from __future__ import annotations
+
+from bench.run import Workload, main
+from bench.server import workloads as measured
+
+
+def workloads(quick: bool) -> dict[str, Workload]:
+    rounds, seconds = (3, 1.0) if quick else (5, 3.0)
+    return {
+        "single": lambda path: measured.single_writes(path, rounds, seconds),
+        "batches": lambda path: measured.batches(path, rounds, seconds),
+        "consume": lambda path: measured.consuming(path, 1 if quick else 3, 50_000 if quick else 500_000),
+        "wake": lambda path: measured.wake_up(path, rounds, 100 if quick else 300),
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__doc__, workloads))

@@ -1,0 +1,39 @@
+"""What a SQL text is, as far as a client has to know: may it be repeated, and may it travel with others' writes?
+
+The server parses; this only looks at the first word of each statement, with strings, quoted names and comments taken
+out. A wrong guess costs a round trip or a retry, never a different meaning: the server refuses what is not as promised.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+_OPAQUE = re.compile(
+    r"""  [eE]'(?:[^'\\]|\\.)*'                     # a string with escapes
+        | '[^']*'                                 # a string; '' inside of one looks like two of them
+        | "[^"]*"                                 # a quoted name
+        | \$([A-Za-z_]\w*)?\$.*?\$(?(1)\1|)\$     # a string between dollars
+        | --[^\n]*
+        | /\*.*?\*/
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_FIRST = re.compile(r"\s*(\(|\w+)")
+_READS = frozenset({"SELECT", "WITH", "VALUES", "(", "SHOW", "DESCRIBE", "DESC"})
+_WRITES = frozenset({"INSERT", "UPDATE", "DELETE"})
+
+
+class Kind(enum.Enum):
+    READ = "read"  # nothing but reads: may be repeated
+    WRITE = "write"  # one INSERT, UPDATE or DELETE: may be repeated with a key, and travel with others
+    OTHER = "other"  # definitions, transactions, several statements
+
+
+def kind_of(sql: str) -> Kind:
+    firsts = [found[1].upper() for part in _OPAQUE.sub(" ", sql).split(";") if (found := _FIRST.match(part))]
+    if firsts and _READS.issuperset(firsts):
+        return Kind.READ
+    if len(firsts) == 1 and firsts[0] in _WRITES:
+        return Kind.WRITE
+    return Kind.OTHER

@@ -1,0 +1,280 @@
+"""The same client for threads: `tablecast.connect(url)`.
+
+Each client has one thread with an event loop, and an `AsyncClient` in it; a method runs the coroutine there and waits.
+So the writes of many threads share requests as those of many tasks do. Threads do not survive a fork: connect in the
+child process, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from tablecast.client.asynchronous import TIMEOUT_SECONDS, AsyncClient, connect_async
+from tablecast.client.consumer import Consumer
+from tablecast.client.retry import REQUEST_RETRY, Retry
+from tablecast.client.wire import DEFAULT_NAMESPACE
+from tablecast.codec.result import Result
+from tablecast.errors import DatabaseClosed, InvalidRequest, TablecastError
+from tablecast.model.message import Consumed
+from tablecast.model.position import Start
+
+T = TypeVar("T")
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without `close`: writes under way still get their answers."""
+    for client in list(_open):
+        with contextlib.suppress(TablecastError):
+            client.close()
+
+
+class _Thread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tablecast-client", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the coroutine returns. If the caller is interrupted while it waits, the coroutine is cancelled."""
+        if self._process != os.getpid():
+            raise InvalidRequest("this client was made before a fork: connect again in the child process")
+        if self._loop.is_closed():
+            raise DatabaseClosed("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(call(), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise DatabaseClosed("the client was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self.run(self._end_tasks)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Calls of other threads that are still under way: they learn that it is over."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
+
+
+class Client:
+    """For as many threads as there are."""
+
+    def __init__(self, thread: _Thread, client: AsyncClient) -> None:
+        self._thread = thread
+        self._client = client
+        self.namespace = client.namespace
+        self._closing = threading.Lock()
+        _open.add(self)
+
+    # --- SQL and rows ---
+
+    def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
+        """Runs one or several statements and returns the last one's result."""
+        return self._thread.run(lambda: self._client.execute(sql, params, idempotency_key=idempotency_key))
+
+    def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
+        """Every statement's result. With an idempotency key they are one transaction, committed once."""
+        return self._thread.run(lambda: self._client.execute_all(sql, params, idempotency_key=idempotency_key))
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
+        """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
+        return self._thread.run(lambda: self._client.query(sql, params))
+
+    def insert(
+        self,
+        table: str,
+        rows: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        mode: str = "insert",
+        idempotency_key: str | None = None,
+    ) -> Result:
+        """Writes many rows as one statement. `mode`: insert, upsert, or delete (by primary key).
+
+        Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
+        """
+        return self._thread.run(
+            lambda: self._client.insert(table, rows, columns=columns, mode=mode, idempotency_key=idempotency_key)
+        )
+
+    # --- topics ---
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: Start | None = None,
+        partition: int | None = None,
+        limit: int = 100,
+        timeout_seconds: float = 0.0,
+        consumer: str | None = None,
+        visibility_seconds: float = 60.0,
+        auto_offset_reset: bool = False,
+    ) -> Consumed:
+        """Reads messages; as a group it claims them until they are acknowledged.
+
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it.
+        """
+        return self._thread.run(
+            lambda: self._client.consume(
+                topic,
+                group=group,
+                start=start,
+                partition=partition,
+                limit=limit,
+                timeout_seconds=timeout_seconds,
+                consumer=consumer,
+                visibility_seconds=visibility_seconds,
+                auto_offset_reset=auto_offset_reset,
+            )
+        )
+
+    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+        """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
+        return self._thread.run(lambda: self._client.read_arrow(topic, start=start, partition=partition))
+
+    def stream_arrow(
+        self, topic: str, *, start: Start | None = None, partition: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as record batches, one after the other, for topics larger than memory."""
+        arriving = self._client.stream_arrow(topic, start=start, partition=partition)
+
+        async def following() -> pa.RecordBatch | None:
+            return await anext(arriving, None)
+
+        async def ended() -> None:
+            await arriving.aclose()
+
+        try:
+            while (batch := self._thread.run(following)) is not None:
+                yield batch
+        finally:
+            self._thread.run(ended)
+
+    def ack(
+        self,
+        topic: str,
+        group: str,
+        upto_offset: int | None = None,
+        *,
+        partition: int = 0,
+        offsets: Sequence[int] = (),
+        consumer: str | None = None,
+    ) -> int:
+        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
+        return self._thread.run(
+            lambda: self._client.ack(topic, group, upto_offset, partition=partition, offsets=offsets, consumer=consumer)
+        )
+
+    def nack(
+        self,
+        topic: str,
+        group: str,
+        offsets: Sequence[int],
+        *,
+        partition: int = 0,
+        reason: str = "nack",
+        consumer: str | None = None,
+    ) -> int:
+        """Gives messages back: they are delivered again, or become dead letters."""
+        return self._thread.run(
+            lambda: self._client.nack(topic, group, offsets, partition=partition, reason=reason, consumer=consumer)
+        )
+
+    def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
+        """Renews a consumer's claims. Returns how many messages it still holds."""
+        return self._thread.run(lambda: self._client.extend(topic, group, consumer, visibility_seconds))
+
+    def release(self, topic: str, group: str, consumer: str) -> int:
+        """Gives a consumer's unacknowledged messages back at once. Returns how many."""
+        return self._thread.run(lambda: self._client.release(topic, group, consumer))
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        name: str | None = None,
+        batch: int = 100,
+        visibility_seconds: float = 60.0,
+    ) -> Consumer:
+        """A member of a consumer group; `run(handler)` feeds it until it is stopped."""
+        return Consumer(self, topic, group, name=name, batch=batch, visibility_seconds=visibility_seconds)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Waits for the answers of writes under way and closes. Idempotent."""
+        with self._closing:
+            try:
+                self._thread.run(self._client.close)
+            except DatabaseClosed:
+                return
+            self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(
+    url: str,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    retry: Retry = REQUEST_RETRY,
+) -> Client:
+    """A client of the server at `url`, as `http://host:port`. It signs in with the first request.
+
+    `timeout_seconds` is how long one attempt may take; `retry`, how often a request that can be repeated is.
+    """
+    thread = _Thread()
+    try:
+        client = thread.run(
+            lambda: connect_async(
+                url,
+                user=user,
+                password=password,
+                token=token,
+                namespace=namespace,
+                timeout_seconds=timeout_seconds,
+                retry=retry,
+            )
+        )
+    except BaseException:
+        thread.close()
+        raise
+    return Client(thread, client)

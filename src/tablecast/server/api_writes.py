@@ -1,0 +1,140 @@
+"""`POST /v1/api/writes`: many independent writes in one request.
+
+They are submitted together, so they share commits with each other and with whatever else arrives, and each has its own
+result or error. This is what a client sends that carries the writes of many callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from starlette.responses import Response
+
+from tablecast.codec.result import Result
+from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.errors import InvalidRequest, TablecastError
+from tablecast.server.answers import ColumnOut, accepted, answer, arrow_stream, check_rows, result_out
+from tablecast.server.api_rows import qualified
+from tablecast.server.api_sql import check_sql_size, parsed
+from tablecast.server.bodies import JSON, MSGPACK, Decoder, Rows
+from tablecast.server.call import Call
+from tablecast.server.errors import ErrorBody, error_body
+from tablecast.server.values import json_params, json_rows
+from tablecast.sql import statements as s
+
+MAX_WRITES = 10_000  # of one request: what a commit or two take
+
+
+class WriteIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Either `table` and `rows`, or `sql`."""
+
+    table: str | None = None
+    rows: Rows | None = None
+    columns: list[str] | None = None
+    mode: str = "insert"
+    sql: Annotated[str | None, Meta(description="one INSERT, UPDATE or DELETE")] = None
+    params: list[Any] = []
+    namespace: str = DEFAULT_NAMESPACE
+    idempotency_key: str | None = None
+
+
+class WritesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    writes: Annotated[list[WriteIn], Meta(min_length=1, max_length=MAX_WRITES)]
+
+
+class WriteOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write did, or `error`. `schema` and `rows` are there with RETURNING."""
+
+    row_count: int | UnsetType = UNSET
+    seq: int | UnsetType | None = UNSET
+    message: str | UnsetType = UNSET
+    schema: list[ColumnOut] | UnsetType = UNSET
+    rows: list[list[Any]] | UnsetType = UNSET
+    error: ErrorBody | UnsetType = UNSET
+
+
+class WritePacked(msgspec.Struct, frozen=True, kw_only=True):
+    """The same in MessagePack: `rows` is an Arrow stream, which has the schema in it."""
+
+    row_count: int | UnsetType = UNSET
+    seq: int | UnsetType | None = UNSET
+    message: str | UnsetType = UNSET
+    rows: bytes | UnsetType = UNSET
+    error: ErrorBody | UnsetType = UNSET
+
+
+class WritesAnswer(msgspec.Struct, frozen=True):
+    results: list[WriteOut]
+
+
+class WritesPacked(msgspec.Struct, frozen=True):
+    results: list[WritePacked]
+
+
+_decoder = Decoder(WritesRequest)
+
+
+async def write_many(call: Call) -> Response:
+    request, media_type = await call.decoded(_decoder)
+    from_json = media_type == JSON
+    results = await asyncio.gather(*(_attempt(call, write, from_json) for write in request.writes))
+    if accepted(call.headers) == MSGPACK:
+        return answer(WritesPacked([_packed(result) for result in results]), MSGPACK)
+    return answer(WritesAnswer([_out(result) for result in results]), JSON)
+
+
+async def _attempt(call: Call, write: WriteIn, from_json: bool) -> Result | TablecastError:
+    """An unforeseen exception fails the request: nothing is known about the other writes then, as after a crash."""
+    try:
+        result = await _write(call, write, from_json)
+        check_rows([result], call.services.settings.max_result_rows)
+        return result
+    except TablecastError as error:
+        call.services.metrics.error(error.code)
+        return error
+
+
+async def _write(call: Call, write: WriteIn, from_json: bool) -> Result:
+    session = await call.session(write.namespace)
+    if write.sql is not None:
+        await _check_sql(call, write.sql, write)
+        params = json_params(write.params) if from_json else write.params
+        return await session.execute(write.sql, params, idempotency_key=write.idempotency_key)
+    if write.table is None or write.rows is None:
+        raise InvalidRequest("a write has either table and rows, or sql")
+    table = qualified(write.table, write.namespace)
+    rows: Any = write.rows
+    if from_json:
+        rows = json_rows(call.services.db.engine.catalog, table, rows, write.columns)
+    return await session.insert(
+        table, rows, columns=write.columns, mode=write.mode, idempotency_key=write.idempotency_key
+    )
+
+
+async def _check_sql(call: Call, sql: str, write: WriteIn) -> None:
+    if write.table is not None or write.rows is not None:
+        raise InvalidRequest("a write has either table and rows, or sql, not both")
+    check_sql_size(sql, call.services.settings.max_sql_bytes)
+    statements = await parsed(sql)
+    if len(statements) != 1 or not isinstance(statements[0], s.Insert | s.Update | s.Delete):
+        raise InvalidRequest("the sql of a write is one INSERT, UPDATE or DELETE; anything else goes to /v1/api/sql")
+
+
+def _out(result: Result | TablecastError) -> WriteOut:
+    if isinstance(result, TablecastError):
+        return WriteOut(error=error_body(result))
+    done = WriteOut(row_count=result.row_count, seq=result.seq, message=result.message)
+    if not result.is_query:
+        return done
+    shown = result_out(result)
+    return msgspec.structs.replace(done, schema=shown.schema, rows=shown.rows)
+
+
+def _packed(result: Result | TablecastError) -> WritePacked:
+    if isinstance(result, TablecastError):
+        return WritePacked(error=error_body(result))
+    rows = arrow_stream(result.arrow()) if result.is_query else UNSET
+    return WritePacked(row_count=result.row_count, seq=result.seq, message=result.message, rows=rows)

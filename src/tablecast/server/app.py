@@ -1,0 +1,84 @@
+"""The application: every path of the API, and who serves it.
+
+AccessLog          request id, one log line, one metric        server/logs.py
+  Router           path → endpoint                             Starlette
+    Endpoint       method, who asks, errors → answers          server/call.py
+      handler      parse, call the engine, render              server/api_*.py
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tablecast.errors import NotFound
+from tablecast.server import api_auth, api_rows, api_sql, api_status, api_topics, api_writes, docs_page
+from tablecast.server.auth import Authenticator
+from tablecast.server.call import Endpoint, Handler, Services
+from tablecast.server.errors import error_response
+from tablecast.server.lifecycle import Lifecycle
+from tablecast.server.logs import AccessLog
+from tablecast.server.metrics import Metrics
+from tablecast.server.sessions import Sessions
+from tablecast.server.settings import Settings
+from tablecast.sql.aio import AsyncDatabase
+
+API = "/v1/api"
+
+
+class Served(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+    public: bool = False
+
+
+SERVED = (
+    Served("POST", f"{API}/sql", api_sql.run_sql),
+    Served("POST", f"{API}/writes", api_writes.write_many),
+    Served("POST", f"{API}/topics/consume", api_topics.consume),
+    Served("POST", f"{API}/topics/ack", api_topics.ack),
+    Served("POST", f"{API}/topics/extend", api_topics.extend),
+    Served("POST", f"{API}/topics/release", api_topics.release),
+    Served("POST", f"{API}/tables/{{table}}/rows", api_rows.write_rows),
+    Served("GET", f"{API}/topics/{{topic}}/arrow", api_topics.read_topic),
+    Served("POST", f"{API}/auth/login", api_auth.login, public=True),
+    Served("POST", f"{API}/auth/refresh", api_auth.refresh, public=True),
+    Served("GET", f"{API}/auth/me", api_auth.me),
+    Served("GET", "/health", api_status.health, public=True),
+    Served("GET", "/ready", api_status.ready, public=True),
+    Served("GET", "/metrics", api_status.metrics, public=True),  # it looks at the settings, and signs in itself
+    Served("GET", "/openapi.json", docs_page.openapi_json, public=True),
+    Served("GET", "/docs", docs_page.docs_html, public=True),
+)
+
+
+def create_app(
+    db: AsyncDatabase, settings: Settings, auth: Authenticator, metrics: Metrics, lifecycle: Lifecycle
+) -> ASGIApp:
+    """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
+    services = Services(db, settings, auth, metrics, lifecycle, Sessions(db))
+    lifecycle.at_drain(db.end_waits)
+    metrics.parked(lambda: db.parked)
+    routes = [
+        Route(served.path, Endpoint(services, served.method, served.path, served.handler, public=served.public))
+        for served in SERVED
+    ]
+    return AccessLog(Router(routes, redirect_slashes=False, default=_NotServed(metrics)), metrics)
+
+
+class _NotServed:
+    """What no route takes."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        self._metrics.error(NotFound.code)
+        response = error_response(NotFound("there is nothing at this path; /docs lists what there is"))
+        await response(scope, receive, send)

@@ -1,0 +1,151 @@
+"""One request on its way: who sent it, what it carries, and what serves it.
+
+An `Endpoint` is a path of the API: it checks the method, finds out who asks, calls its handler and sends the answer. All
+that can go wrong on the way becomes an answer here, and only here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.errors import InvalidRequest, MethodNotAllowed, TablecastError, Timeout, TooLarge
+from tablecast.model.schema import Actor
+from tablecast.server.auth import Authenticator
+from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
+from tablecast.server.errors import error_response, internal_error
+from tablecast.server.lifecycle import Lifecycle
+from tablecast.server.logs import current_request, identify
+from tablecast.server.metrics import Metrics
+from tablecast.server.sessions import Sessions
+from tablecast.server.settings import Settings
+from tablecast.sql.aio import AsyncDatabase, AsyncSession
+
+REQUEST_TIMEOUT = 408  # a body that did not come; `timeout` is 504 when it is the server that was too slow
+_log = logging.getLogger("tablecast.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every call can rely on. One per process."""
+
+    db: AsyncDatabase
+    settings: Settings
+    auth: Authenticator
+    metrics: Metrics
+    lifecycle: Lifecycle
+    sessions: Sessions
+
+
+class Call:
+    """A request, seen by its handler."""
+
+    def __init__(self, services: Services, scope: Scope, receive: Receive) -> None:
+        self.services = services
+        self.scope = scope
+        self.receive = receive
+        self.headers = Headers(scope=scope)
+        self.path: dict[str, Any] = scope.get("path_params", {})
+        settings = services.settings
+        self.incoming = Body(
+            self.headers, receive, max_bytes=settings.max_body_bytes, timeout_seconds=settings.body_timeout_seconds
+        )
+        self.actor: Actor | None = None
+
+    @property
+    def address(self) -> str:
+        client = self.scope.get("client")
+        return client[0] if client else "unknown"
+
+    @property
+    def idempotency_key(self) -> str | None:
+        return self.headers.get("idempotency-key")
+
+    @property
+    def who(self) -> Actor:
+        assert self.actor is not None, "only a public endpoint has no actor"
+        return self.actor
+
+    async def sign_in(self) -> None:
+        self.actor = await self.services.auth.authenticate(self.headers.get("authorization"), self.address)
+        identify(self.actor.user_id)
+
+    async def session(self, namespace: str = DEFAULT_NAMESPACE) -> AsyncSession:
+        return await self.services.sessions.get(self.who, namespace)
+
+    async def decoded(self, decoder: Decoder) -> tuple[Any, str]:
+        """The body as the decoder's type, and the content type it came in."""
+        media_type = content_type(self.headers, (JSON, MSGPACK))
+        body = await self.incoming.read()
+        return await in_thread_if_large(len(body), decoder, body, media_type), media_type
+
+    def query(self, *known: str) -> dict[str, str]:
+        """The parameters of the address; an unknown one is refused, a misspelt one must not go unnoticed."""
+        given = dict(QueryParams(self.scope["query_string"]))
+        for name in given:
+            if name not in known:
+                raise InvalidRequest(f"{name!r} is no parameter here: there is {', '.join(known)}", parameter=name)
+        return given
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class Endpoint:
+    """An ASGI application: one method of one path."""
+
+    def __init__(self, services: Services, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
+        self._services = services
+        self._methods = (method, "HEAD") if method == "GET" else (method,)
+        self.path = path
+        self._handler = handler
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(self._services, scope, receive)
+        try:
+            response = await self._response(call)
+        except ClientGone:
+            return
+        await response(scope, receive, send)
+
+    async def _response(self, call: Call) -> Response:
+        try:
+            self._check_method(call.scope["method"])
+            if not self._public:
+                await call.sign_in()
+            return await self._handler(call)
+        except TablecastError as error:
+            return self.refusal(call, error)
+        except ClientGone:
+            raise
+        except Exception:
+            return failure(self._services.metrics)
+
+    def _check_method(self, method: str) -> None:
+        if method not in self._methods:
+            allow = ", ".join(self._methods)
+            raise MethodNotAllowed(f"{self.path} takes {allow}, not {method}", allow=allow)
+
+    def refusal(self, call: Call, error: TablecastError) -> Response:
+        self._services.metrics.error(error.code)
+        if call.incoming.unread and isinstance(error, Timeout | TooLarge):
+            return error_response(error, status=REQUEST_TIMEOUT if isinstance(error, Timeout) else None, close=True)
+        return error_response(error)
+
+
+def failure(metrics: Metrics) -> Response:
+    """Logs what nobody foresaw, and answers without telling."""
+    request = current_request()
+    request_id = uuid4().hex if request is None else request.request_id
+    _log.exception("a request failed unexpectedly")
+    metrics.error(TablecastError.code)
+    return internal_error(request_id)

@@ -1,0 +1,235 @@
+"""What the API offers, as the description tells it: every call with its types, examples and errors.
+
+The types are the very structs that the handlers decode into and encode from; the examples are checked against them by a
+test, which also compares this list with the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tablecast.server import api_auth, api_rows, api_sql, api_status, api_topics, api_writes, messages
+from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, Rows
+from tablecast.server.tokens import Tokens
+
+TEXT, HTML = "text/plain", "text/html"
+BINARY = None  # the type of what is not described by a struct: Arrow streams, text
+
+ALWAYS = (429, 500, 503)
+SIGNED_IN = (401, 403)
+WITH_BODY = (400, 408, 413, 415)
+Types = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    place: str  # path, query or header
+    meaning: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    example: Any = None
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    name: str
+    summary: str
+    answers: Types
+    answer_example: Any = None
+    takes: Types = field(default_factory=dict)
+    example: Any = None
+    errors: tuple[int, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    answer_headers: Mapping[str, str] = field(default_factory=dict)
+    public: bool = False
+
+
+ONCE = Parameter(
+    "Idempotency-Key",
+    "header",
+    "a repeat with the same key within a day is answered like the first and commits nothing",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+)
+NAMESPACE = Parameter("namespace", "query", "where names without a namespace are looked up; default: default")
+
+_RESULT = {
+    "schema": [{"name": "id", "type": "BIGINT"}, {"name": "amount", "type": "DECIMAL(12,2)"}],
+    "rows": [["7", "12.50"]],
+    "row_count": 1,
+    "message": "",
+    "seq": None,
+}
+_MESSAGE = {
+    "topic_id": 3,
+    "partition_id": 0,
+    "offset": 17,
+    "message_id": "7249118272718848000",
+    "source_table": "app.orders",
+    "op": "insert",
+    "ts": 1760000000000,
+    "payload_mode": "full",
+    "key": '["7"]',
+    "payload": "eyJfdGFibGUiOiAiYXBwLm9yZGVycyIsICJpZCI6ICI3In0=",
+    "user_id": None,
+    "seq": 1234,
+    "content_hash": "1844674407370955161",
+    "delivery": 1,
+}
+_TOKENS = {
+    "access_token": "eyJhbGciOiJIUzI1NiJ9.access.signature",
+    "refresh_token": "eyJhbGciOiJIUzI1NiJ9.refresh.signature",
+    "expires_in": 900,
+    "user": "ann",
+    "role": "service",
+    "token_type": "Bearer",
+}
+_CLAIM = {"topic": "app.order_events", "group_id": "billing", "consumer": "worker-1"}
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/api/sql", "sql", "Runs SQL, one statement or several.",
+        takes={JSON: api_sql.SqlRequest, MSGPACK: api_sql.SqlRequest},
+        example={"sql": "SELECT id, amount FROM app.orders WHERE id = ?", "params": [7], "namespace": "app"},
+        answers={JSON: api_sql.SqlAnswer, MSGPACK: api_sql.SqlPacked, ARROW: BINARY},
+        answer_example={"status": "success", "took_ms": 0.6, "results": [_RESULT]},
+        answer_headers={
+            "X-Message": "Arrow only: what the last statement says it did",
+            "X-Row-Count": "Arrow only: its rows",
+            "X-Seq": "Arrow only: its commit number",
+        },
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 416, 422, 504),
+        parameters=(ONCE,),
+    ),
+    Operation(
+        "POST", "/v1/api/tables/{table}/rows", "rows", "Writes rows of one table, all of them as one commit or none.",
+        takes={JSON: Rows, MSGPACK: Rows, NDJSON: BINARY, ARROW: BINARY},
+        example=[{"id": 7, "amount": "12.50"}],
+        answers={JSON: api_rows.RowsAnswer, MSGPACK: api_rows.RowsAnswer},
+        answer_example={"status": "success", "row_count": 1, "seq": 1234, "message": "INSERT 1"},
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 422, 504),
+        parameters=(
+            Parameter("table", "path", "namespace.name", example="app.orders"),
+            Parameter(
+                "mode", "query", "insert (default), upsert, or delete by primary key",
+                {"type": "string", "enum": ["insert", "upsert", "delete"]},
+            ),
+            Parameter("columns", "query", "names, by comma, for rows that are arrays"),
+            NAMESPACE,
+            ONCE,
+        ),
+    ),
+    Operation(
+        "POST", "/v1/api/writes", "writes", "Many independent writes; each succeeds or fails on its own.",
+        takes={JSON: api_writes.WritesRequest, MSGPACK: api_writes.WritesRequest},
+        example={
+            "writes": [
+                {"table": "app.orders", "rows": [{"id": 1}], "mode": "insert", "idempotency_key": "a"},
+                {"sql": "INSERT INTO app.orders (id) VALUES (?)", "params": [2], "idempotency_key": "b"},
+            ]
+        },
+        answers={JSON: api_writes.WritesAnswer, MSGPACK: api_writes.WritesPacked},
+        answer_example={
+            "results": [
+                {"row_count": 1, "seq": 88, "message": "INSERT 1"},
+                {"error": {"code": "duplicate_key", "message": "app.orders already has a row with id = 2", "details": {}}},
+            ]
+        },
+        errors=(*WITH_BODY, *SIGNED_IN),
+    ),
+    Operation(
+        "POST", "/v1/api/topics/consume", "consume", "Reads messages; as a group it claims them. Waits if there are none.",
+        takes={JSON: api_topics.ConsumeRequest, MSGPACK: api_topics.ConsumeRequest},
+        example={
+            "topic": "app.order_events", "group_id": "billing", "start": {"type": "Earliest"}, "limit": 100,
+            "partition_id": None, "timeout_seconds": 0, "consumer": "worker-1", "visibility_seconds": 60,
+            "auto_offset_reset": False,
+        },
+        answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY},
+        answer_example={
+            "messages": [_MESSAGE], "next_offset": 18, "has_more": False, "skipped": [], "consumer": "worker-1",
+        },
+        answer_headers={
+            "X-Next-Offset": "Arrow only: where a stateless reader of one partition goes on",
+            "X-Has-More": "Arrow only: true or false",
+            "X-Skipped": "Arrow only: JSON, the ranges that retention took before the group read them",
+            "X-Consumer": "Arrow only: whose claim it is",
+        },
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 416),
+    ),
+    Operation(
+        "POST", "/v1/api/topics/ack", "ack", "Acknowledges messages of a group, or gives them back (nack).",
+        takes={JSON: api_topics.AckRequest, MSGPACK: api_topics.AckRequest},
+        example={"topic": "app.order_events", "group_id": "billing", "partition_id": 0, "upto_offset": 17},
+        answers={JSON: api_topics.AckAnswer, MSGPACK: api_topics.AckAnswer},
+        answer_example={"success": True, "acknowledged_offset": 17},
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 416),
+    ),
+    Operation(
+        "POST", "/v1/api/topics/extend", "extend", "Renews a consumer's claims.",
+        takes={JSON: api_topics.ExtendRequest, MSGPACK: api_topics.ExtendRequest},
+        example={**_CLAIM, "visibility_seconds": 60},
+        answers={JSON: api_topics.ExtendAnswer, MSGPACK: api_topics.ExtendAnswer},
+        answer_example={"held": 5},
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/api/topics/release", "release", "Gives a consumer's claims back.",
+        takes={JSON: api_topics.ReleaseRequest, MSGPACK: api_topics.ReleaseRequest},
+        example=_CLAIM,
+        answers={JSON: api_topics.ReleaseAnswer, MSGPACK: api_topics.ReleaseAnswer},
+        answer_example={"released": 5},
+        errors=(*WITH_BODY, *SIGNED_IN, 404, 409),
+    ),
+    Operation(
+        "GET", "/v1/api/topics/{topic}/arrow", "topic", "A whole topic, or a partition, as one Arrow stream.",
+        answers={ARROW: BINARY},
+        errors=(400, *SIGNED_IN, 404, 416),
+        parameters=(
+            Parameter("topic", "path", "namespace.name, or an alias", example="app.order_events"),
+            Parameter(
+                "start", "query", "earliest (default), latest, offset:17 or timestamp:2026-01-31T12:00:00Z",
+                example="earliest",
+            ),
+            Parameter("partition", "query", "one partition only", {"type": "integer", "minimum": 0}),
+            NAMESPACE,
+        ),
+    ),
+    Operation(
+        "POST", "/v1/api/auth/login", "login", "Tokens for a password.",
+        takes={JSON: api_auth.LoginRequest, MSGPACK: api_auth.LoginRequest},
+        example={"user": "ann", "password": "correct horse battery staple"},
+        answers={JSON: Tokens, MSGPACK: Tokens}, answer_example=_TOKENS,
+        errors=(*WITH_BODY, 401), public=True,
+    ),
+    Operation(
+        "POST", "/v1/api/auth/refresh", "refresh", "New tokens for a refresh token, which is used up.",
+        takes={JSON: api_auth.RefreshRequest, MSGPACK: api_auth.RefreshRequest},
+        example={"refresh_token": "eyJhbGciOiJIUzI1NiJ9.refresh.signature"},
+        answers={JSON: Tokens, MSGPACK: Tokens}, answer_example=_TOKENS,
+        errors=(*WITH_BODY, 401), public=True,
+    ),
+    Operation(
+        "GET", "/v1/api/auth/me", "me", "Who the credentials belong to.",
+        answers={JSON: api_auth.MeAnswer, MSGPACK: api_auth.MeAnswer},
+        answer_example={"user": "ann", "role": "service"},
+        errors=(401,),
+    ),
+    Operation(
+        "GET", "/health", "health", "200 while the process lives.",
+        answers={JSON: api_status.StatusAnswer}, answer_example={"status": "ok"}, public=True,
+    ),
+    Operation(
+        "GET", "/ready", "ready", "200 while the server takes writes; 503 while it starts or drains, or cannot write.",
+        answers={JSON: api_status.StatusAnswer}, answer_example={"status": "ready"}, public=True,
+    ),
+    Operation(
+        "GET", "/metrics", "metrics", "Metrics in the format of Prometheus. Role service, unless metrics_public is on.",
+        answers={TEXT: BINARY}, errors=SIGNED_IN,
+    ),
+    Operation("GET", "/openapi.json", "openapi", "This description.", answers={JSON: dict[str, Any]}, public=True),
+    Operation("GET", "/docs", "docs", "This description as a page.", answers={HTML: BINARY}, public=True),
+)  # fmt: skip

@@ -1,0 +1,246 @@
+"""What a server can be told: every setting with its type, bounds, default and meaning, and where each value came from.
+
+Later places win: defaults, the TOML file, `TABLECAST_…` variables, flags. Each value is judged where it was found, so an
+error names the file, variable or flag, the setting, and what would be right. Nothing unknown is passed over: a
+misspelt limit must not leave its default in force unnoticed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StructType, Type, type_info
+
+from tablecast.engine.durability import Durability
+from tablecast.errors import InvalidRequest
+
+PREFIX = "TABLECAST_"
+OTHER_VARIABLES = ("CONFIG", "FAILPOINT", "PASSWORD", "TOKEN", "URL", "USER")  # mean something elsewhere: not settings
+DAY_SECONDS = 86_400
+
+LogFormat = Literal["json", "text"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _about(meaning: str, *, ge: float | None = None, le: float | None = None) -> Meta:
+    return Meta(description=meaning, ge=ge, le=le)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one server. In a text that is a path or an address, "" means: none."""
+
+    data: Annotated[str, _about("the directory of the database")] = "tablecast-data"
+    host: Annotated[str, _about("the address to listen on")] = "127.0.0.1"
+    port: Annotated[int, _about("the port to listen on; 0 takes any that is free", ge=0, le=65_535)] = 8080
+    tls_certificate: Annotated[str, _about("a PEM file with the certificate and its chain; needs tls_key")] = ""
+    tls_key: Annotated[str, _about("a PEM file with the private key of tls_certificate")] = ""
+    insecure_network: Annotated[
+        bool, _about("listen beyond this machine without TLS: passwords and data travel readable")
+    ] = False
+    trusted_proxies: Annotated[
+        str, _about("addresses or networks, by comma, whose X-Forwarded-For header is believed")
+    ] = ""
+
+    durability: Annotated[str, _about("what a crash of the machine may lose: fsync, interval(ms) or none")] = "fsync"
+    jobs_interval_seconds: Annotated[
+        float, _about("how often retention, expiry and overdue claims are looked after", ge=0.1, le=DAY_SECONDS)
+    ] = 10.0
+
+    max_body_bytes: Annotated[int, _about("the largest body of a request", ge=1_000, le=2_000_000_000)] = 10_000_000
+    max_sql_bytes: Annotated[int, _about("the longest SQL text of a request", ge=100, le=1_000_000)] = 1_000_000
+    max_result_rows: Annotated[int, _about("rows that one result may have", ge=1, le=100_000_000)] = 100_000
+    statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0
+    query_memory_mb: Annotated[int, _about("memory for all queries that run at a time", ge=16, le=1_000_000)] = 512
+    body_timeout_seconds: Annotated[
+        float, _about("how long a client may take to send a request's head, and then its body", ge=0.1, le=3_600)
+    ] = 30.0
+    long_poll_max_seconds: Annotated[float, _about("how long a consume may wait", ge=0, le=3_600)] = 300.0
+    max_parked_polls: Annotated[int, _about("consumes that wait at a time", ge=0, le=1_000_000)] = 10_000
+    max_connections: Annotated[int, _about("connections open at a time", ge=1, le=1_000_000)] = 12_000
+
+    requests_per_second_per_user: Annotated[
+        float, _about("requests that a user may make, bursts of a second's worth included", ge=0.1, le=1e9)
+    ] = 10_000.0
+    requests_per_second_per_address: Annotated[
+        float, _about("requests that an address may make, signed in or not", ge=0.1, le=1e9)
+    ] = 10_000.0
+    login_attempts: Annotated[
+        int, _about("wrong passwords for a user from an address before it is locked out", ge=1, le=1_000)
+    ] = 5
+    lockout_seconds: Annotated[float, _about("how long a lock-out lasts", ge=1, le=DAY_SECONDS)] = 300.0
+    access_token_seconds: Annotated[int, _about("how long an access token is good for", ge=1, le=DAY_SECONDS)] = 900
+    refresh_token_seconds: Annotated[
+        int, _about("how long a refresh token is good for", ge=1, le=366 * DAY_SECONDS)
+    ] = 7 * DAY_SECONDS
+    allow_user_role_consume: Annotated[bool, _about("let the role user consume, only messages of its own rows")] = False
+
+    drain_seconds: Annotated[int, _about("how long requests may go on after the signal to stop", ge=0, le=3_600)] = 30
+    metrics_public: Annotated[bool, _about("/metrics without credentials")] = False
+    log_format: Annotated[LogFormat, _about("how log lines are written")] = "text"
+    log_level: Annotated[LogLevel, _about("the least severe lines that are written")] = "info"
+    otel_endpoint: Annotated[str, _about("where traces are sent, an OTLP/HTTP address; needs tablecast[otel]")] = ""
+
+    def __post_init__(self) -> None:
+        _check_durability(self.durability)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            given, missing = ("tls_certificate", "tls_key") if self.tls_certificate else ("tls_key", "tls_certificate")
+            raise InvalidRequest(f"{given} is set and {missing} is not: TLS takes both", setting=missing)
+        if self.max_parked_polls > self.max_connections:
+            raise InvalidRequest(
+                f"max_parked_polls is {self.max_parked_polls}, more than max_connections, {self.max_connections}: "
+                "each parked consume holds a connection",
+                setting="max_parked_polls",
+            )
+        for proxy in self.proxies:
+            _check_network(proxy)
+
+    @property
+    def proxies(self) -> list[str]:
+        return [proxy.strip() for proxy in self.trusted_proxies.split(",") if proxy.strip()]
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """Settings, and for each that is not a default the place it came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def as_toml(self) -> str:
+        """All settings as a file that `load` reads back, each with its meaning and origin."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for name, setting in SETTINGS.items():
+            yield f"# {setting.meaning}  ({self.origins.get(name, 'default')})"
+            yield f"{name} = {_toml(getattr(self.settings, name))}\n"
+
+
+# --- loading ----------------------------------------------------------------------------------------------------
+
+
+def load(
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    assigned: Mapping[str, str] | None = None,
+) -> Configuration:
+    """`flags` maps settings that have a flag of their own to text or values, `assigned` any others (`--set`) to text."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, value, origin in _given(file, environment, flags, assigned or {}):
+        values[name] = value
+        origins[name] = origin
+    try:
+        return Configuration(Settings(**values), origins)
+    except InvalidRequest as error:  # of settings that do not go together: name the place of the one at fault
+        place = origins.get(error.details["setting"])
+        raise InvalidRequest(f"{place}: {error}" if place else error.message, **error.details) from None
+
+
+def _given(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any], assigned: Mapping[str, str]
+) -> Iterator[tuple[str, Any, str]]:
+    """(name, value, origin), later ones win."""
+    if file is not None:
+        for key, value in _read_toml(file).items():
+            yield _judged(key, value, str(file), strict=True)
+    for variable in sorted(environment):
+        key = variable.removeprefix(PREFIX)
+        if key != variable and key not in OTHER_VARIABLES:
+            yield _judged(key.lower(), environment[variable], f"the variable {variable}", strict=False)
+    for key, value in flags.items():
+        yield _judged(key, value, f"the flag --{key.replace('_', '-')}", strict=False)
+    for key, value in assigned.items():
+        yield _judged(key, value, "the flag --set", strict=False)
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(f"the settings file {file} cannot be read: {error.strerror}", file=str(file)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the settings file {file} is not TOML: {error}", file=str(file)) from error
+
+
+def _judged(key: str, value: Any, origin: str, *, strict: bool) -> tuple[str, Any, str]:
+    setting = SETTINGS.get(key)
+    if setting is None:
+        raise InvalidRequest(f"{origin} sets {key!r}, and there is no such setting{_meant(key)}", setting=key)
+    try:
+        return key, msgspec.convert(value, setting.annotation, strict=strict), origin
+    except msgspec.ValidationError:
+        raise InvalidRequest(
+            f"{origin} sets {key} to {value!r}; it takes {expected(setting.kind)}", setting=key, value=repr(value)
+        ) from None
+
+
+def _meant(key: str) -> str:
+    near = difflib.get_close_matches(key, SETTINGS, n=1)
+    return f": did you mean {near[0]}?" if near else "; `tablecast serve --print-config` lists them"
+
+
+def _check_durability(text: str) -> None:
+    try:
+        Durability.parse(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, setting="durability") from None
+
+
+def _check_network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"trusted_proxies names {text!r}; it takes addresses and networks, as 10.0.0.7 or 10.0.0.0/8",
+            setting="trusted_proxies",
+        ) from None
+
+
+# --- what a setting is ------------------------------------------------------------------------------------------
+
+
+class Setting(msgspec.Struct, frozen=True):
+    annotation: Any
+    kind: Type
+    meaning: str
+
+
+def _declared() -> dict[str, Setting]:
+    info = type_info(Settings)
+    assert isinstance(info, StructType)
+    annotations = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    return {field.name: _setting(annotations[field.name], field.type) for field in info.fields}
+
+
+def _setting(annotation: Any, described: Type) -> Setting:
+    assert isinstance(described, Metadata), "every setting says what it means"
+    return Setting(annotation, described.type, str((described.extra_json_schema or {})["description"]))
+
+
+SETTINGS = _declared()
+
+
+def expected(kind: Type) -> str:
+    """What a value must be, in words."""
+    if isinstance(kind, BoolType):
+        return "true or false"
+    if isinstance(kind, LiteralType):
+        return " or ".join(str(value) for value in kind.values)
+    if isinstance(kind, IntType | FloatType):
+        return f"{'a whole number' if isinstance(kind, IntType) else 'a number'} from {kind.ge:,} to {kind.le:,}"
+    return "a text"
+
+
+def _toml(value: bool | int | float | str) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
