@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs crash lock clean
+.PHONY: help demo test check bench bench-server docs crash lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tablecast needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
@@ -34,6 +34,9 @@ check: $(READY) ## style, types and layers
 
 bench: $(READY) ## measure side by side with peers and limits, print ratios
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-server: $(READY) ## the server beside PostgreSQL, NATS and Redis (Debian: postgresql, redis-server)
+	@$(BIN)/python -m bench.server $(ARGS)
 
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000

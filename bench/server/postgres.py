@@ -35,10 +35,8 @@ END $$;
 CREATE TRIGGER rung AFTER INSERT ON alarms FOR EACH ROW EXECUTE FUNCTION ring();
 """
 INSERT = "INSERT INTO orders VALUES ($1, $2, $3, $4, $5)"
-TAKE = """
-DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
-RETURNING id, key, payload
-"""
+TAKE = "SELECT id, key, payload FROM outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
+DONE = "DELETE FROM outbox WHERE id = ANY($1)"
 
 
 @contextmanager
@@ -107,4 +105,8 @@ async def write_many(connection: Any, rows: list[Row]) -> None:
 
 
 async def take(connection: Any, limit: int) -> int:
-    return len(await connection.fetch(TAKE, limit))
+    """At least once, as a relay does it: rows are locked, handled, and deleted in the same transaction."""
+    async with connection.transaction():
+        found = await connection.fetch(TAKE, limit)
+        await connection.execute(DONE, [row["id"] for row in found])
+    return len(found)

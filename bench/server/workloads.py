@@ -17,7 +17,7 @@ from bench.server import jetstream, ours, postgres, redis_streams
 
 CALLERS = 24
 BATCH = 500
-FETCH = 500
+FETCH = 1000
 TOOK = "row + outbox trigger, synchronous_commit on, asyncpg"
 Round = Callable[[], Awaitable[float]]
 
@@ -136,7 +136,7 @@ async def drain(members: list[Any], take: Callable[[Any], Awaitable[int]], count
 
 
 def consuming(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
-    """Four consumers of one group, each taking and acknowledging 500 at a time."""
+    """Four consumers of one group, each taking and acknowledging 1,000 at a time."""
     consumers = 4
 
     async def measure(ports: dict[str, int]) -> dict[str, float]:
@@ -148,11 +148,11 @@ def consuming(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
             await postgres.create(ports["postgres"])
             rows = await stack.enter_async_context(postgres.connections(ports["postgres"], consumers))
             with jetstream.server(path, sync="1m") as filling:  # filled without fsync: only consuming is measured
-                async with jetstream.connections(filling, 1) as streams:
+                async with jetstream.connections(filling, consumers) as streams:
                     await jetstream.create(streams[0])
-                    await jetstream.fill(streams[0], event(make_row(1)), count)
+                    await jetstream.fill(streams[0], event(make_row(1)), count // 10)  # its rate does not depend on it
                     subscriptions = [
-                        [await jetstream.consumer(streams[0], f"group{r}", FETCH * consumers)] * consumers
+                        [await jetstream.consumer(stream, f"group{r}", FETCH * consumers) for stream in streams]
                         for r in range(rounds)
                     ]
                     groups = iter(range(rounds))
@@ -169,7 +169,7 @@ def consuming(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
                         return await drain(rows, lambda connection: postgres.take(connection, FETCH), count)
 
                     async def nats_round() -> float:
-                        return await drain(next(durable), lambda member: jetstream.take(member, FETCH), count)
+                        return await drain(next(durable), lambda member: jetstream.take(member, FETCH), count // 10)
 
                     return await in_turns(rounds, ours=ours_round, postgres=postgres_round, nats=nats_round)
 
@@ -197,6 +197,7 @@ def wake_up(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
 
     async def ours_times(port: int, numbers: Iterator[int]) -> list[float]:
         async with await ours.connect(port) as writer, await ours.connect(port) as reader:
+            await reader.query("SELECT 1")  # signed in
             return [await _woken_after(writer, reader, number) for number in numbers]
 
     async def theirs_times(port: int, numbers: Iterator[int]) -> list[float]:

@@ -97,6 +97,11 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
 
+    def enter(self, prompt: str, text: str) -> None:
+        """Types a line when it is asked for one: a key like Ctrl-D means something else before."""
+        self.expect(prompt)
+        self.type(text + "\r")
+
     def expect(self, wanted: str) -> str:
         """Reads up to `wanted`."""
         until = time.monotonic() + self.PATIENCE_SECONDS

@@ -12,9 +12,11 @@ from cli_fixture import SETUP, invoke, plain, run, shop
 
 import tablecast
 from tablecast.cli.options import MessageFormat
-from tablecast.cli.tail import Tail
+from tablecast.cli.outage import Outage
+from tablecast.cli.tail import Tail, polled
 from tablecast.cli.tail_options import parse_filters
 from tablecast.cli.topics import duration, lag_bar
+from tablecast.model.message import Consumed
 
 
 @pytest.fixture
@@ -110,11 +112,9 @@ def test_tail_from_a_time(path: Path) -> None:
     assert len(tail(path, "--from", "2000-01-01T00:00:00+01:00")) == 5
 
 
-def test_tail_says_what_retention_took(path: Path) -> None:
+def test_tail_says_what_is_no_longer_kept(path: Path) -> None:
     with tablecast.open(path) as database:
-        database.execute("ALTER TOPIC app.order_events SET (retention_max_bytes = 1)")
-        database.run_job("retention")
-        database.execute("ALTER TOPIC app.order_events SET (retention_max_bytes = NULL)")
+        database.execute("CLEAR TOPIC app.order_events")
         database.execute("INSERT INTO app.orders (id, customer) VALUES (70, 'kept'), (71, 'kept')")
         starts = database.query(
             "SELECT partition_id, start_offset FROM system.topic_offsets WHERE start_offset > 0"
@@ -172,3 +172,28 @@ def test_tail_follows_what_its_process_writes(group: str | None, capsys: pytest.
     asyncio.run(main())
     shown = [json.loads(line)["key"] for line in capsys.readouterr().out.splitlines()]
     assert sorted(shown) == sorted([["1"], ["9007199254740993"], ["3"], ["1"], ["3"], ["50"], ["51"]])
+
+
+@pytest.mark.parametrize(("wait_seconds", "messages", "pauses"), [(20.0, 0, 1), (20.0, 1, 0), (0.0, 0, 0)])
+def test_a_server_that_ends_waits_at_once_is_not_asked_again_at_once(
+    wait_seconds: float, messages: int, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    async def main() -> None:
+        async with await tablecast.open_async(":memory:") as database:
+            await database.execute_all(SETUP)
+            found = await database.consume("orders", start=tablecast.EARLIEST, limit=1)
+            answer = Consumed(found.messages[:messages], 0, False)
+
+            async def ask() -> Consumed:
+                return answer
+
+            monkeypatch.setattr(asyncio, "sleep", pause)
+            assert await polled(Outage(), ask, wait_seconds) is answer
+
+    asyncio.run(main())
+    assert len(paused) == pauses

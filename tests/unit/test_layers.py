@@ -39,7 +39,7 @@ def test_every_module_stands_in_a_layer() -> None:
 HOMES = {
     "rocksdict": "tablecast.storage.rocks",
     "duckdb": "tablecast.sql.query",
-    "aiohttp": "tablecast.client.transport",
+    "httptools": "tablecast.client.exchange",
     "argon2": "tablecast.engine.passwords",
     "jwt": "tablecast.server.tokens",
     "prometheus_client": "tablecast.server.metrics",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tablecast.codec.consumed import decode_consumed, encode_consumed
 from tablecast.codec.log import (
     HEAD,
     ID_STEP,
@@ -25,7 +26,7 @@ from tablecast.codec.log import (
 from tablecast.core.snowflake import STEP
 from tablecast.errors import CorruptData
 from tablecast.model.change import Op
-from tablecast.model.message import Message
+from tablecast.model.message import Consumed, ConsumedLog, LogSlice, Message
 from tablecast.model.topic import PayloadMode
 
 ORDERS = MessageClass("app.orders", Op.INSERT, PayloadMode.FULL, None)
@@ -184,6 +185,37 @@ def test_consecutive_batches_are_one_arrow_batch(cases: list[tuple[bytes, list[M
     expected = [as_record(message) for message in messages if start <= message.offset < stop]
     assert records(messages_arrow(found, 9, 2, start, stop)) == expected
     assert records(messages_arrow(found, 9, 2)) == [as_record(message) for message in messages]
+
+
+@given(batches(), st.data())
+def test_a_cut_is_a_batch_of_those_messages(case: tuple[bytes, list[Message]], data: st.DataObject) -> None:
+    whole, messages = case
+    start = data.draw(st.integers(0, len(messages) - 1))
+    stop = data.draw(st.integers(start + 1, len(messages)))
+    assert LogBatch(LogBatch(whole).cut(start, stop)).messages(9, 2) == messages[start:stop]
+
+
+@given(batches(), st.data())
+def test_what_a_group_consumed_travels_as_it_is_stored(case: tuple[bytes, list[Message]], data: st.DataObject) -> None:
+    whole, messages = case
+    counts = tuple(data.draw(st.lists(st.integers(1, 9), min_size=len(messages), max_size=len(messages))))
+    slices = [LogSlice(2, whole), LogSlice(2, whole, counts)]
+    sent = ConsumedLog(9, slices, 2 * len(messages), 9, True, ((3, 0, 2),), "ann")
+    got = decode_consumed(encode_consumed(sent))
+    again = [msgspec.structs.replace(m, delivery=n) for m, n in zip(messages, counts, strict=True)]
+    assert got == Consumed(messages + again, 9, True, ((3, 0, 2),), "ann")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_not_what_was_consumed(data: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode_consumed(data)
+
+
+def test_delivery_counts_that_do_not_fit() -> None:
+    sent = ConsumedLog(7, [LogSlice(3, one(), (1, 2))], 1, None, False, (), "ann")
+    with pytest.raises(CorruptData, match="1 messages and 2"):
+        decode_consumed(encode_consumed(sent))
 
 
 def test_no_batches_are_an_empty_arrow_batch() -> None:

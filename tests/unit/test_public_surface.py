@@ -77,7 +77,7 @@ SYNC_SESSION = {
     "twin": "",
 }
 # For whoever passes messages on, as the server does: who waits, and answers that reached nobody.
-ASYNC_SESSION = {"give_back": "topic, group, consumed"}
+ASYNC_SESSION = {"give_back": "topic, group, consumed", "consume_log": "topic, request"}
 ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits": ""}
 # What a server is asked for: what an embedded database is, but transactions and what belongs to its owner.
 REMOTE = (

@@ -18,11 +18,9 @@ from tablecast.cli.target import Target
 from tablecast.errors import (
     DatabaseLocked,
     InvalidRequest,
-    Overloaded,
-    TablecastError,
-    Timeout,
     TooManyRequests,
     Unauthenticated,
+    Unreachable,
 )
 
 if TYPE_CHECKING:  # a command that speaks to a server does not wait for an engine to load, nor the other way round
@@ -111,7 +109,7 @@ def connected(target: Target, namespace: str = "default") -> Iterator[Client]:
         timeout_seconds=ANSWER_SECONDS,
         retry=_retry(),
     ) as client:
-        with explained(target, who.user):
+        with _explained(target, who.user):
             client.query(_FIRST)
         yield client
 
@@ -130,7 +128,7 @@ async def _connected_async(target: Target) -> AsyncIterator[AsyncClient]:
         timeout_seconds=ANSWER_SECONDS,
         retry=_retry(),
     ) as client:
-        with explained(target, who.user):
+        with _explained(target, who.user):
             await client.query(_FIRST)
         yield client
 
@@ -154,7 +152,7 @@ def trust(target: Target) -> None:
 
 
 @contextmanager
-def explained(target: Target, user: str | None) -> Iterator[None]:
+def _explained(target: Target, user: str | None) -> Iterator[None]:
     """Says what the first request met in terms of what was given on the command line."""
     try:
         yield
@@ -163,13 +161,12 @@ def explained(target: Target, user: str | None) -> Iterator[None]:
         raise Unauthenticated(f"{target.address} refused {given}: {error.message}") from None
     except TooManyRequests as error:
         raise type(error)(f"{target.address}: {error.message}") from None
-    except (Overloaded, Timeout) as error:
-        reason = _reason(error, target)
-        raise type(error)(f"{target.address} cannot be reached: {reason}" if reason else error.message) from None
+    except Unreachable as error:
+        raise Unreachable(f"{target.address} cannot be reached: {_reason(error, target)}") from None
 
 
-def _reason(error: TablecastError, target: Target) -> str:
-    """What kept the connection from being made, and what may help; empty if the error's own text is best."""
+def _reason(error: Unreachable, target: Target) -> str:
+    """What kept the connection from being made, and what may help."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             hint = "if the authority that signed it is your own, name it with --ca FILE"
@@ -179,7 +176,7 @@ def _reason(error: TablecastError, target: Target) -> str:
         if isinstance(cause, OSError) and cause.errno:
             return f"{os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}; is a server running there?"
     is_plain = urlsplit(target.place).scheme == "http"
-    return "it hung up; is the address https://…?" if is_plain and isinstance(error, Overloaded) else ""
+    return "it hung up" + ("; is the address https://…?" if is_plain else "")
 
 
 def _causes(error: BaseException) -> list[BaseException]:

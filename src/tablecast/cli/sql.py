@@ -28,11 +28,13 @@ from tablecast.errors import TablecastError, UnknownNamespace
 from tablecast.model.schema import SYSTEM_ACTOR
 
 if TYPE_CHECKING:
+    from tablecast.client.sync import Client
     from tablecast.sql.database import Database
     from tablecast.sql.session import Session
 
 STDIN = "-"
 MEMORY = ":memory:"
+DEFAULT_NAMESPACE = "default"
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
@@ -61,10 +63,14 @@ def _remote(request: Request) -> Iterator[Runner]:
     with connected(request.target, request.namespace) as client:
         from tablecast.cli.runner_remote import RemoteRunner  # after `connected`: see `opening.trust`
 
-        if request.namespace not in [name for name, *_ in client.query("SHOW NAMESPACES")]:
-            raise UnknownNamespace(f"there is no namespace {request.namespace!r}", namespace=request.namespace)
+        _check_namespace(client, request.namespace)
         with RemoteRunner(client) as runner:
             yield runner
+
+
+def _check_namespace(client: Client, namespace: str) -> None:
+    if namespace != DEFAULT_NAMESPACE and namespace not in [name for name, *_ in client.query("SHOW NAMESPACES")]:
+        raise UnknownNamespace(f"there is no namespace {namespace!r}", namespace=namespace)
 
 
 @contextmanager

@@ -200,7 +200,8 @@ class _Cursor:
             await self._skip(error)
         else:
             self.page.extend(found.messages)
-            self._next = Start(StartKind.OFFSET, found.next_offset or 0)
+            assert found.next_offset is not None, "one partition was read"
+            self._next = Start(StartKind.OFFSET, found.next_offset)
 
     async def _ask(self, wait_seconds: float) -> Consumed:
         return await self._database.consume(

@@ -17,12 +17,13 @@ import pyarrow as pa
 from tablecast.client import wire
 from tablecast.client.arriving import batches
 from tablecast.client.coalesce import Coalescer, Outcome, new_key
-from tablecast.client.connection import ARROW_STREAM, Connection, Request
+from tablecast.client.connection import ARROW_STREAM, LOG, Connection, Request
 from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.statements import Kind, kind_of
 from tablecast.client.transport import CONNECTIONS
 from tablecast.client.wire import DEFAULT_NAMESPACE
+from tablecast.codec.consumed import decode_consumed
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, InvalidRequest
 from tablecast.model.message import Consumed
@@ -42,9 +43,8 @@ class AsyncClient:
         self._waiting = asyncio.Semaphore(WAITING_CONSUMES)
         self._closed = False
 
-    async def _call(self, path: str, fields: Mapping[str, Any], *, safe: bool, waits_seconds: float = 0.0) -> bytes:
-        body = wire.request(fields, self.namespace)
-        return await self._answer(Request(f"/v1/api{path}", body, safe=safe, waits_seconds=waits_seconds))
+    async def _call(self, path: str, fields: Mapping[str, Any], *, safe: bool) -> bytes:
+        return await self._answer(Request(f"/v1/api{path}", wire.request(fields, self.namespace), safe=safe))
 
     async def _answer(self, request: Request) -> bytes:
         self._check_open()
@@ -150,9 +150,13 @@ class AsyncClient:
             "visibility_seconds": visibility_seconds,
             "auto_offset_reset": auto_offset_reset,
         }
-        safe, waits_seconds = group is None, max(0.0, timeout_seconds)
+        body, waits_seconds = wire.request(fields, self.namespace), max(0.0, timeout_seconds)
+        path = "/v1/api/topics/consume"
         async with self._waiting:
-            return wire.consumed(await self._call("/topics/consume", fields, safe=safe, waits_seconds=waits_seconds))
+            if group is None:
+                return wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
+            stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
+            return decode_consumed(stored)
 
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""

@@ -33,6 +33,7 @@ from tablecast.errors import (
 
 MSGPACK = "application/msgpack"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
 _GATEWAY = (502, 504)  # a proxy lost the server: as good as no answer
 
 
@@ -133,7 +134,7 @@ class Connection:
         answer = await self._transport.send(request.method, request.path, headers, request.body, seconds)
         if answer.status < 300:
             return answer
-        if answer.status in _GATEWAY and not answer.headers.get("Content-Type", "").startswith(MSGPACK):
+        if answer.status in _GATEWAY and not answer.headers.get("content-type", "").startswith(MSGPACK):
             raise NoAnswer(f"a gateway answered {answer.status}", sent=True)
         raise refusal(*answer)
 

@@ -42,7 +42,7 @@ def rebuilt(failure: Failure, status: int = 500) -> TablecastError:
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> TablecastError:
     """The error of an answer whose status is not 2xx."""
-    packed = headers.get("Content-Type", "").startswith("application/msgpack")
+    packed = headers.get("content-type", "").startswith("application/msgpack")
     decode = msgspec.msgpack.decode if packed else msgspec.json.decode
     try:
         error = rebuilt(decode(body, type=_Body).error, status)
@@ -50,7 +50,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> TablecastEr
         # Not the server's own words: something between it and us answered.
         error = _BY_STATUS.get(status, DatabaseError)(f"the answer has status {status} and no error in it")
         error.details = {"status": status}
-    if (seconds := _seconds(headers.get("Retry-After"))) is not None:
+    if (seconds := _seconds(headers.get("retry-after"))) is not None:
         error.details["retry_after_seconds"] = seconds
     return error
 

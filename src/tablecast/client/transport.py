@@ -1,4 +1,4 @@
-"""HTTP requests over pooled connections: the only import of aiohttp.
+"""Requests to one server over connections that are kept and used again.
 
 Nothing here knows what is sent. Every way in which an answer may fail to come is one exception, `NoAnswer`, which tells
 what a caller has to know: may the server have seen the request?
@@ -6,18 +6,19 @@ what a caller has to know: may the server have seen the request?
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import aiohttp
-
+from tablecast.client.exchange import ConnectionLost, Exchange
 from tablecast.errors import DatabaseClosed
 
 CONNECTIONS = 1024  # of one client at a time; a waiting consume has one of its own
 CONNECT_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 4.0  # below the 5 s after which servers commonly hang up: no request meets a closing connection
-CHUNK_BYTES = 256 * 1024
 
 
 class NoAnswer(Exception):
@@ -31,28 +32,34 @@ class NoAnswer(Exception):
 
 class Answer(NamedTuple):
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by name in lower case
     body: bytes
 
 
 class Incoming:
     """An answer whose body is still arriving."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._content = response.content
+    def __init__(self, exchange: Exchange, timeout_seconds: float) -> None:
+        self.status = exchange.status
+        self.headers: Mapping[str, str] = exchange.headers
+        self._exchange = exchange
+        self._timeout_seconds = timeout_seconds
+        self._rest = b""
 
     async def read(self, size: int) -> bytes:
         """Up to `size` bytes, at least one; none at the end."""
-        try:
-            return await self._content.read(min(size, CHUNK_BYTES))
-        except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            raise _no_answer(e) from e
+        if not self._rest:
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    self._rest = await self._exchange.read()
+            except (ConnectionLost, TimeoutError) as e:
+                raise _no_answer(e) from e
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
 
     async def read_all(self) -> bytes:
         parts = []
-        while part := await self.read(CHUNK_BYTES):
+        while part := await self.read(2**20):
             parts.append(part)
         return b"".join(parts)
 
@@ -61,48 +68,103 @@ class Transport:
     """One server's address and the connections to it. Belongs to one event loop."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        parts = urlsplit(url)
+        self._host, self._prefix = parts.hostname or "", parts.path.rstrip("/")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._idle: list[Exchange] = []
+        self._busy: set[Exchange] = set()
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._is_closed = False
 
     async def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
-        async with self._open(method, path, headers, body, timeout) as response:
-            return Answer(response.status, response.headers, await response.read())
+        async with self._exchange(method, path, headers, body, timeout_seconds) as exchange:
+            return Answer(exchange.status, exchange.headers, await exchange.read_all())
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], timeout_seconds: float
     ) -> AsyncIterator[Incoming]:
         """For answers of any length: `timeout_seconds` is how long it may stay silent."""
-        timeout = aiohttp.ClientTimeout(sock_read=timeout_seconds, sock_connect=CONNECT_SECONDS)
-        async with self._open(method, path, headers, b"", timeout) as response:
-            yield Incoming(response)
+        async with self._connection() as exchange:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await exchange.begin(method, self._prefix + path, self._authority, headers, b"")
+                    await exchange.head()
+            except (ConnectionLost, TimeoutError) as e:
+                raise _no_answer(e) from e
+            yield Incoming(exchange, timeout_seconds)
 
     @asynccontextmanager
-    async def _open(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if self._session.closed:
-            raise DatabaseClosed("the client is closed")
+    async def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
+    ) -> AsyncIterator[Exchange]:
+        """The whole of it within the time, and every failure of the connection as `NoAnswer`."""
+        async with self._connection() as exchange:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await exchange.begin(method, self._prefix + path, self._authority, headers, body)
+                    await exchange.head()
+                    yield exchange
+            except (ConnectionLost, TimeoutError) as e:
+                raise self._failure(e) from e
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Exchange]:
+        """A connection for one request. It is kept for the next one if its answer was read to the end."""
+        self._check_open()
+        async with self._slots:
+            exchange = self._kept() or await self._connected()
+            self._busy.add(exchange)
+            try:
+                yield exchange
+            finally:
+                self._busy.discard(exchange)
+                if exchange.is_reusable and not self._is_closed:
+                    self._idle.append(exchange)
+                else:
+                    exchange.close()
+
+    def _kept(self) -> Exchange | None:
+        """The one used last, so that those not needed grow old and are closed."""
+        oldest = asyncio.get_running_loop().time() - KEEP_ALIVE_SECONDS
+        while self._idle:
+            exchange = self._idle.pop()
+            if exchange.is_reusable and exchange.used_at > oldest:
+                return exchange
+            exchange.close()
+        return None
+
+    async def _connected(self) -> Exchange:
+        loop = asyncio.get_running_loop()
         try:
-            async with self._session.request(
-                method, self._url + path, headers=headers, data=body or None, timeout=timeout, allow_redirects=False
-            ) as response:
-                yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            if self._session.closed:
-                raise DatabaseClosed("the client was closed meanwhile") from e
-            raise _no_answer(e) from e
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, exchange = await loop.create_connection(Exchange, self._host, self._port, ssl=self._tls)
+        except (OSError, TimeoutError) as e:  # a failed TLS handshake is an OSError too
+            raise NoAnswer(str(e) or type(e).__name__, sent=False) from e
+        if self._is_closed:
+            exchange.close()
+        self._check_open()
+        return exchange
+
+    def _failure(self, error: Exception) -> Exception:
+        return DatabaseClosed("the client was closed meanwhile") if self._is_closed else _no_answer(error)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise DatabaseClosed("the client is closed")
 
     async def close(self) -> None:
-        await self._session.close()
+        self._is_closed = True
+        for exchange in [*self._idle, *self._busy]:
+            exchange.close()
+        self._idle.clear()
+        await asyncio.sleep(0)  # closing sockets takes the loop a turn
 
 
 def _no_answer(error: Exception) -> NoAnswer:
-    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    return NoAnswer(str(error) or type(error).__name__, sent=not unsent)
+    reason = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    return NoAnswer(reason, sent=True)

@@ -32,7 +32,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -229,26 +229,66 @@ class LogBatch:
         ):
             raise CorruptData(f"the columns of the log batch at offset {head.first_offset} do not add up")
 
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
     def classes(self) -> list[MessageClass]:
         return _decode_classes(self._table, self.head.classes)
 
     def messages(self, topic_id: int, partition: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """Messages number start to stop of this batch (0 is the first)."""
         head, data, classes = self.head, self._data, self.classes()
-        key_starts, payload_starts, class_of = self._key_starts, self._payload_starts, self._class_of
-        keys_at, payloads_at = self._keys_at, self._payloads_at
-        found = []
-        for i in range(start, head.count if stop is None else min(stop, head.count)):
-            source, op, mode, user_id = classes[class_of[i] if class_of is not None else 0]
-            key = data[keys_at + key_starts[i] : keys_at + key_starts[i + 1]]
-            payload = data[payloads_at + payload_starts[i] : payloads_at + payload_starts[i + 1]]
-            found.append(
-                Message(
-                    topic_id, partition, head.first_offset + i, head.first_id + i * ID_STEP, source, op, head.ts_ms,
-                    mode, key, payload, user_id, head.seq, self._hashes[i],
-                )
-            )  # fmt: skip
-        return found
+        stop = head.count if stop is None else min(stop, head.count)
+        if start >= stop:
+            return []
+        # Plain lists: what is read once for every message is read faster from them than from a view of the bytes.
+        keys = [self._keys_at + at for at in self._key_starts[start : stop + 1].tolist()]
+        payloads = [self._payloads_at + at for at in self._payload_starts[start : stop + 1].tolist()]
+        said = classes[:1] * (stop - start)
+        if self._class_of is not None:
+            said = [classes[number] for number in self._class_of[start:stop].tolist()]
+        columns = zip(
+            range(head.first_offset + start, head.first_offset + stop),
+            range(head.first_id + start * ID_STEP, head.first_id + stop * ID_STEP, ID_STEP),
+            said, pairwise(keys), pairwise(payloads), self._hashes[start:stop].tolist(),
+            strict=True,
+        )  # fmt: skip
+        ts_ms, seq = head.ts_ms, head.seq
+        return [
+            Message(
+                topic_id, partition, offset, message_id, source, op, ts_ms, mode, data[key:key_end],
+                data[payload:payload_end], user_id, seq, content_hash,
+            )
+            for offset, message_id, (source, op, mode, user_id), (key, key_end), (payload, payload_end), content_hash
+            in columns
+        ]  # fmt: skip
+
+    def cut(self, start: int, stop: int) -> bytes:
+        """Messages number start to stop as a batch of their own, made column by column."""
+        head, start, stop = self.head, max(start, 0), min(stop, self.head.count)
+        if start == 0 and stop == head.count:
+            return self._data
+        keys, payloads = (
+            np.frombuffer(starts, np.uint32)[start : stop + 1] for starts in (self._key_starts, self._payload_starts)
+        )
+        new_head = HEAD.pack(
+            head.version, head.flags, head.classes, stop - start, head.first_offset + start, head.seq, head.ts_ms,
+            head.first_id + start * ID_STEP, head.bytes_before, head.class_bytes, int(keys[-1] - keys[0]),
+            int(payloads[-1] - payloads[0]),
+        )  # fmt: skip
+        columns: list[bytes | memoryview] = [
+            new_head, self._hashes[start:stop].tobytes(), (keys - keys[0]).tobytes(), (payloads - payloads[0]).tobytes()
+        ]  # fmt: skip
+        if self._class_of is not None:
+            columns.append(self._class_of[start:stop].tobytes())
+        view = memoryview(self._data)
+        columns += (
+            self._table,
+            view[self._keys_at + int(keys[0]) : self._keys_at + int(keys[-1])],
+            view[self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])],
+        )
+        return b"".join(columns)
 
     # --- as Arrow ---
 

@@ -26,13 +26,14 @@ from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
 from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
-from tablecast.engine.log import gone, head_at, offset_at_time, read_arrow, read_messages
+from tablecast.engine.log import batches_from, gone, head_at, offset_at_time, read_arrow, read_messages
 from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.engine.observer import NOBODY, Observer, tell
+from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
 from tablecast.errors import DatabaseClosed, OffsetOutOfRange
-from tablecast.model.message import Message
+from tablecast.model.message import LogSlice, Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Snapshot, Store
@@ -70,6 +71,7 @@ class Engine:
         self.commits = 0
         self.ids = SnowflakeIds(node, recovered.mark.last_id)
         self.feed = Feed()
+        self._recent = RecentBatches()
         self._turn = 0  # which partition a group's next claim looks at first
         self._closed = False
         self._writer = Writer(
@@ -169,7 +171,7 @@ class Engine:
         start, end = self.log_range(topic.topic_id, partition)
         if offset < start:
             raise gone(topic.topic_id, partition, offset, start)
-        return read_messages(self.store, topic.topic_id, partition, offset, end, limit)
+        return read_messages(self.store, topic.topic_id, partition, offset, end, limit, self._recent)
 
     def read_arrow(self, topic: Topic, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         start, durable_end = self.log_range(topic.topic_id, partition)
@@ -232,6 +234,21 @@ class Engine:
             ]
         if self.observer is not NOBODY and (again := sum(count > 1 for part in given for count in part.deliveries)):
             tell(self.observer.redelivered, topic, again)
+        return found
+
+    def claimed_log(self, topic: Topic, given: list[Given]) -> list[LogSlice]:
+        """The same as they are stored."""
+        found: list[LogSlice] = []
+        for part in given:
+            start, _ = self.log_range(topic.topic_id, part.partition)
+            if part.deliveries and part.start < start:
+                raise gone(topic.topic_id, part.partition, part.start, start)
+            is_first = all(count == 1 for count in part.deliveries)
+            for batch in batches_from(self.store, topic.topic_id, part.partition, part.start, part.end, self._recent):
+                first, end = batch.head.first_offset, batch.head.end_offset
+                low, high = max(first, part.start), min(end, part.end)
+                counts = () if is_first else part.deliveries[low - part.start : high - part.start]
+                found.append(LogSlice(part.partition, batch.cut(low - first, high - first), counts))
         return found
 
     def next_deadline_ms(self, topic: Topic, group: str) -> int | None:

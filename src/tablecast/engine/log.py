@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tablecast.codec import keys
 from tablecast.codec.log import Head, LogBatch, decode_head, messages_arrow
+from tablecast.engine.recent import RecentBatches
 from tablecast.errors import OffsetOutOfRange
 from tablecast.model.message import Message
 from tablecast.storage.base import Family, Reader
@@ -15,8 +16,13 @@ from tablecast.storage.base import Family, Reader
 ARROW_PIECE_BYTES = 128 * 1024  # payload bytes from which on a piece of a long read is handed on
 
 
-def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[LogBatch]:
-    """The log batches that hold offsets offset <= … < end."""
+def batches_from(
+    reader: Reader, topic_id: int, partition: int, offset: int, end: int, recent: RecentBatches | None = None
+) -> Iterator[LogBatch]:
+    """The log batches that hold offsets offset <= … < end. The one it stops inside of is kept in `recent`."""
+    while recent is not None and offset < end and (kept := recent.find(topic_id, partition, offset)) is not None:
+        yield kept
+        offset = kept.head.end_offset
     if offset >= end:
         return
     start = keys.log_key(topic_id, partition, offset)
@@ -25,14 +31,24 @@ def batches_from(reader: Reader, topic_id: int, partition: int, offset: int, end
         if not key.startswith(prefix):
             continue  # the floor of a partition that begins later is its neighbour's last batch
         batch = LogBatch(value)
+        if recent is not None and batch.head.end_offset > end:
+            recent.keep(topic_id, partition, batch)
         if batch.head.end_offset > offset:
             yield batch
 
 
-def read_messages(reader: Reader, topic_id: int, partition: int, offset: int, end: int, limit: int) -> list[Message]:
+def read_messages(
+    reader: Reader,
+    topic_id: int,
+    partition: int,
+    offset: int,
+    end: int,
+    limit: int,
+    recent: RecentBatches | None = None,
+) -> list[Message]:
     """At most `limit` messages from `offset` on, below `end`."""
     found: list[Message] = []
-    for batch in batches_from(reader, topic_id, partition, offset, min(end, offset + limit)):
+    for batch in batches_from(reader, topic_id, partition, offset, min(end, offset + limit), recent):
         first = batch.head.first_offset
         found += batch.messages(topic_id, partition, max(0, offset - first), min(end, offset + limit) - first)
     if found and found[0].offset != offset:

@@ -11,7 +11,7 @@ from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """`key` and `payload` are UTF-8 JSON: an array of the primary key's values, and an object.
 
     `delivery` counts how often a group was given this message, this time included; 1 outside groups.
@@ -62,3 +62,26 @@ class Consumed:
     has_more: bool
     skipped: tuple[tuple[int, int, int], ...] = ()
     consumer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Consecutive messages of one partition as they are stored (codec.log). `deliveries` counts each message's
+    deliveries; empty: it is the first of all of them."""
+
+    partition_id: int
+    data: bytes
+    deliveries: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedLog:
+    """As `Consumed`, for whoever passes the messages on: nobody has looked into them."""
+
+    topic_id: int
+    slices: list[LogSlice]
+    count: int
+    next_offset: int | None
+    has_more: bool
+    skipped: tuple[tuple[int, int, int], ...]
+    consumer: str

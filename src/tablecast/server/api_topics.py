@@ -8,27 +8,29 @@ not there any more is given back, undelivered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
+from tablecast.codec.consumed import encode_consumed
 from tablecast.codec.log import MESSAGE_SCHEMA
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.errors import InvalidRequest, Overloaded
-from tablecast.model.message import Consumed
+from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
 from tablecast.server.answers import accepted, answer, arrow_answer, header_text
 from tablecast.server.attendance import attended
-from tablecast.server.bodies import ARROW, JSON, MSGPACK, ClientGone, Decoder
+from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, ClientGone, Decoder
 from tablecast.server.call import Call
 from tablecast.server.messages import consumed_arrow, consumed_headers, consumed_out, consumed_packed
 from tablecast.server.own_messages import consume_own, is_limited_to_own
+from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession
 from tablecast.sql.plan_topic import DEFAULT_LIMIT
 
@@ -38,6 +40,8 @@ LAST_OFFSET = 2**63 - 1
 LAST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, as far as a timestamp's text goes
 LARGE_MESSAGES = 500  # rendering that many takes about a millisecond: from here on in a thread
 
+F = TypeVar("F", Consumed, ConsumedLog)
+Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float], Coroutine[Any, Any, F]]
 Offset = Annotated[int, Meta(ge=0, le=LAST_OFFSET)]
 Partition = Annotated[int, Meta(ge=0, le=65_535)]
 Namespace = Annotated[str, Meta(description="where a topic's name without a namespace is looked up")]
@@ -117,29 +121,37 @@ _extend, _release = Decoder(ExtendRequest), Decoder(ReleaseRequest)
 
 async def consume(call: Call) -> Response:
     request, _ = await call.decoded(_consume)
-    wanted = accepted(call.headers, (JSON, MSGPACK, ARROW))
-    found = await _found(call, request)
+    wanted = accepted(call.headers, (JSON, MSGPACK, ARROW, LOG))
+    if wanted == LOG and request.group_id is not None:
+        stored = await _found(call, request, _consumed_log)
+        call.services.metrics.messages_out(request.topic, stored.count)
+        return Response(encode_consumed(stored), media_type=LOG)
+    found = await _found(call, request, _consumed)
     call.services.metrics.messages_out(request.topic, len(found.messages))
     if len(found.messages) > LARGE_MESSAGES:
         return await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
     return _rendered(found, wanted)
 
 
-async def _found(call: Call, request: ConsumeRequest) -> Consumed:
+async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
     _check_timeout(request.timeout_seconds, call.services.settings.long_poll_max_seconds)
     is_full = call.services.db.parked >= call.services.settings.max_parked_polls
     # If too many wait already, or the server drains, only what is there is given.
     timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else request.timeout_seconds
     session = await call.session(request.namespace)
-    found, is_there = await attended(call.receive, _consumed(call, session, request, timeout_seconds))
+    found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds))
     if not is_there:
         if request.group_id is not None:
             await session.give_back(request.topic, request.group_id, found)
         raise ClientGone
-    if is_full and request.timeout_seconds and not (found.messages or found.skipped):
+    if is_full and request.timeout_seconds and not _is_something(found):
         limit = call.services.settings.max_parked_polls
         raise Overloaded(f"{limit} consumes are waiting already (max_parked_polls): retry later", limit=limit)
     return found
+
+
+def _is_something(found: Consumed | ConsumedLog) -> bool:
+    return bool(found.slices if isinstance(found, ConsumedLog) else found.messages) or bool(found.skipped)
 
 
 def _check_timeout(seconds: float, most: float) -> None:
@@ -164,6 +176,16 @@ async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, 
         visibility_seconds=request.visibility_seconds,
         auto_offset_reset=request.auto_offset_reset,
     )
+
+
+async def _consumed_log(
+    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float
+) -> ConsumedLog:
+    asked = plan_topic.ConsumeRequest(
+        request.group_id, start_of(request.start), request.partition_id, request.limit, timeout_seconds,
+        request.consumer, request.visibility_seconds, request.auto_offset_reset,
+    )  # fmt: skip
+    return await session.consume_log(request.topic, asked)
 
 
 def _topic(call: Call, request: ConsumeRequest) -> Topic:
@@ -199,7 +221,9 @@ def milliseconds(timestamp: str | int) -> int:
 def _rendered(found: Consumed, wanted: str) -> Response:
     if wanted == ARROW:
         return arrow_answer(consumed_arrow(found), consumed_headers(found))
-    return answer(consumed_packed(found) if wanted == MSGPACK else consumed_out(found), wanted)
+    if wanted == JSON:
+        return answer(consumed_out(found), JSON)
+    return answer(consumed_packed(found), MSGPACK)
 
 
 # --- ack, extend, release ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ JSON = "application/json"
 MSGPACK = "application/msgpack"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
+LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
 
 LARGE_BYTES = 65_536  # decoding that much takes about a millisecond: from here on in a thread
 DISCARD_SECONDS = 1.0  # a refused body is read on for that long, so that its sender comes to read the refusal

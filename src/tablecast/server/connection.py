@@ -1,11 +1,14 @@
 """One client's connection, as uvicorn serves it, with the bounds it leaves open.
 
-    too many connections     503, and this one is closed; those that are open go on
-    a head that does not end 431 beyond MAX_HEAD_BYTES, and 408 when it takes too long
+    too many connections      503, and this one is closed; those that are open go on
+    a head that does not end  431 beyond MAX_HEAD_BYTES, and 408 when it takes too long
+    requests sent ahead       before their turn: closed when PIPELINED_REQUESTS wait, or their head does not end
+    an answer nobody takes    closed when nothing of it was taken for STALL_SECONDS
 
 A head is a request line and its headers. Until it is complete no application knows of the request, so nobody else can
 judge it; from then on the body is the application's, with limits of its own. A head that comes in one piece, as nearly
-all do, costs no timer.
+all do, costs no timer. An answer that was given to the system to send is out of the application's hands, too: it
+would stay in memory for as long as the client likes.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tablecast.errors import Overloaded, TablecastError, Timeout, TooLarge
 
 MAX_HEAD_BYTES = 65_536
+PIPELINED_REQUESTS = 32  # each costs some kilobytes out of a few bytes, and may bring 64 KiB of a body
+STALL_SECONDS = 300.0  # long, because a reader of a stream may pause on purpose
 LINGER_SECONDS = 1.0  # how long what a refused client still sends is read, and thrown away
 KEEP_ALIVE_SECONDS = 75  # an unused connection is closed after that; clients that pool give up theirs sooner
 
@@ -30,8 +35,12 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._served: RequestResponseCycle | None = None
+        self._is_in_head = True
+        self._turns = 0  # how often a head or a request came to its end
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,21 +53,49 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        turns = self._turns
         super().data_received(data)
-        if self._is_between_requests() and not self.transport.is_closing():
+        is_between = self._is_between_requests()
+        if self.transport.is_closing() or not (self._is_in_head or is_between):
+            return
+        if turns == self._turns:  # all of the data is of one head, or of a body that nobody waits for any more
             self._head_bytes += len(data)
+        if is_between:
             self._await_head()
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, TooLarge(f"the head of a request may have {MAX_HEAD_BYTES} bytes"))
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = 0
+        self._turn(is_in_head=False)
         self._stop_timer()
+        if self.transport.is_closing():
+            return  # what else came with the request that was one too many
         super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED_REQUESTS:
+            self.transport.abort()
+        elif self.pipeline:
+            self.flow.resume_reading()  # else nobody would notice that the client goes away
+
+    def on_message_complete(self) -> None:
+        self._turn(is_in_head=True)
+        super().on_message_complete()
+
+    def _turn(self, *, is_in_head: bool) -> None:
+        self._is_in_head = is_in_head
+        self._head_bytes = 0
+        self._turns += 1
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_stall_timer()
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True  # uvicorn tells only the last request that came
+            self._served.message_event.set()
 
     def _is_between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -77,6 +114,12 @@ class Connection(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _refuse_head(self) -> None:
+        if self._is_between_requests():
+            self._refuse(431, TooLarge(f"the head of a request may have {MAX_HEAD_BYTES} bytes"))
+        else:
+            self.transport.abort()  # the answer to the request before it would come after this one
+
     def _refuse(self, status: int, error: TablecastError) -> None:
         self._stop_timer()
         self._is_refused = True
@@ -94,6 +137,33 @@ class Connection(HttpToolsProtocol):
             return
         self.transport.write_eof()
         self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    # --- answers that are not taken ---
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _await_reader(self, unsent_bytes: int) -> None:
+        self._stop_stall_timer()
+        self._stall_timer = self.loop.call_later(STALL_SECONDS, self._close_if_stalled, unsent_bytes)
+
+    def _close_if_stalled(self, unsent_bytes: int) -> None:
+        """While writing is paused nothing is added: fewer bytes than before means that the client took some."""
+        now_unsent = self.transport.get_write_buffer_size()
+        if now_unsent == unsent_bytes:
+            self.transport.abort()
+        else:
+            self._await_reader(now_unsent)
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
 
 def connection_class(max_connections: int, head_timeout_seconds: float) -> type[Connection]:

@@ -16,7 +16,7 @@ import msgspec
 
 from tablecast.errors import TablecastError
 from tablecast.server.api_status import StatusAnswer
-from tablecast.server.bodies import ARROW, JSON, NDJSON
+from tablecast.server.bodies import ARROW, JSON, LOG, NDJSON
 from tablecast.server.errors import ErrorAnswer
 from tablecast.server.operations import ALWAYS, OPERATIONS, Operation, Parameter, Types
 
@@ -25,6 +25,7 @@ _OTHER_CODES = {408: ("timeout",)}  # statuses that belong to HTTP, not to a cla
 _BINARY = {
     NDJSON: {"type": "string", "description": "one JSON object per line"},
     ARROW: {"type": "string", "format": "binary", "description": "an Arrow IPC stream"},
+    LOG: {"type": "string", "format": "binary", "description": "stored log batches, for a group"},
 }
 Described = dict[str, Any]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablecast.server import api_auth, api_rows, api_sql, api_status, api_topics, api_writes, messages
-from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, Rows
+from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, NDJSON, Rows
 from tablecast.server.tokens import Tokens
 
 TEXT, HTML = "text/plain", "text/html"
@@ -148,7 +148,7 @@ OPERATIONS = (
             "partition_id": None, "timeout_seconds": 0, "consumer": "worker-1", "visibility_seconds": 60,
             "auto_offset_reset": False,
         },
-        answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY},
+        answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY, LOG: BINARY},
         answer_example={
             "messages": [_MESSAGE], "next_offset": 18, "has_more": False, "skipped": [], "consumer": "worker-1",
         },

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -25,11 +25,11 @@ from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
-from tablecast.engine.groups import Claim, GiveBack, Settle
+from tablecast.engine.groups import GiveBack, Given, Settle
 from tablecast.engine.retention import Removed
 from tablecast.engine.verify import Progress, VerifyReport
 from tablecast.errors import Overloaded
-from tablecast.model.message import Consumed
+from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
@@ -38,9 +38,11 @@ from tablecast.sql.database import Database
 from tablecast.sql.database import open as open_sync
 from tablecast.sql.plan_topic import (
     DEFAULT_LIMIT,
+    Claimed,
     ConsumeRequest,
     claim_of,
     consume_now,
+    given_log,
     given_messages,
     given_ranges,
     seconds_to_deadline,
@@ -51,9 +53,13 @@ from tablecast.sql.waiting import Waiting
 THREADS = 32  # statements under way at once; more wait in the pool's queue
 FEW_ROWS = 100  # written from the event loop itself: about a millisecond at most
 FEW_MESSAGES = 100  # likewise read
+FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F")
+Look = Callable[[Topic, ConsumeRequest], Awaitable[F]]
+Render = Callable[[Engine, Topic, ConsumeRequest, Claimed], F]
 
 
 class Loop:
@@ -177,48 +183,78 @@ class AsyncSession:
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
         )
         request.check()
-        found_topic = self._session.topic(topic)
-        if request.timeout_seconds:
-            request = request.pinned(self._engine, found_topic)
-        found = await self._consume_now(found_topic, request)
-        if found.messages or found.skipped or not request.timeout_seconds:
-            return found
-        return await self._wait_for_messages(found_topic, request)
-
-    async def _consume_now(self, topic: Topic, request: ConsumeRequest) -> Consumed:
-        """What is there. If the task is cancelled meanwhile, what was claimed for it is given back."""
+        found = self._session.topic(topic)
         if request.group is None:
-            if request.limit <= FEW_MESSAGES:
-                return consume_now(self._engine, topic, request)
-            return await self._call(consume_now, self._engine, topic, request)
+            return await self._until_there_is(found, request.pinned(self._engine, found), self._read, _has_messages)
+        claimed = await self._until_there_is(found, request, self._claim, _has_given)
+        return await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES)
+
+    async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
+        """As a group, for whoever passes the messages on: they come as they are stored, and nobody looks into them."""
+        self._engine.check_open()
+        self._session._may_consume(topic)
+        request.check()
+        found = self._session.topic(topic)
+        claimed = await self._until_there_is(found, request, self._claim, _has_given)
+        return await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
+
+    async def _read(self, topic: Topic, request: ConsumeRequest) -> Consumed:
+        if request.limit <= FEW_MESSAGES:
+            return consume_now(self._engine, topic, request)
+        return await self._call(consume_now, self._engine, topic, request)
+
+    async def _claim(self, topic: Topic, request: ConsumeRequest) -> Claimed:
+        """What is there for the group. If the task is cancelled meanwhile it is given back."""
         claim = claim_of(self._engine, topic, request)
         if claim is None:
-            return Consumed([], None, False)
+            return Claimed("", [])
         commit = asyncio.ensure_future(self._loop.commit(claim))
         try:
-            given = await asyncio.shield(commit)
-            if request.limit <= FEW_MESSAGES:
-                return given_messages(self._engine, topic, request, claim.consumer, given)
-            return await self._call(given_messages, self._engine, topic, request, claim.consumer, given)
+            return Claimed(claim.consumer, await asyncio.shield(commit))
         except asyncio.CancelledError:
-            commit.add_done_callback(functools.partial(self._give_back, topic, claim))
+            commit.add_done_callback(functools.partial(self._give_back_claim, topic, request, claim.consumer))
             raise
 
-    def _give_back(self, topic: Topic, claim: Claim, commit: asyncio.Future[Any]) -> None:
-        if not commit.cancelled() and commit.exception() is None and commit.result() and not self._engine.closed:
-            undo = GiveBack(topic.topic_id, claim.group, claim.consumer, commit.result())
+    async def _rendered(
+        self, topic: Topic, request: ConsumeRequest, claimed: Claimed, render: Render[F], few: int
+    ) -> F:
+        if request.limit <= few:
+            return render(self._engine, topic, request, claimed)
+        try:
+            return await self._call(render, self._engine, topic, request, claimed)
+        except asyncio.CancelledError:
+            self._undo(topic, request, claimed)
+            raise
+
+    def _give_back_claim(
+        self, topic: Topic, request: ConsumeRequest, consumer: str, commit: asyncio.Future[list[Given]]
+    ) -> None:
+        if not commit.cancelled() and commit.exception() is None:
+            self._undo(topic, request, Claimed(consumer, commit.result()))
+
+    def _undo(self, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> None:
+        if claimed.given and not self._engine.closed:
+            assert request.group is not None
+            undo = GiveBack(topic.topic_id, request.group, claimed.consumer, claimed.given)
             given_back = self._loop.completions.submit(undo)
             given_back.add_done_callback(lambda _: self._engine.feed.wake([topic.topic_id]))
 
-    async def give_back(self, topic: str, group: str, consumed: Consumed) -> None:
+    async def give_back(self, topic: str, group: str, consumed: Consumed | ConsumedLog) -> None:
         """Undoes a claim whose answer reached nobody: its delivery does not count."""
-        if consumed.consumer is None or not consumed.messages:
+        ranges = given_ranges(consumed)
+        if consumed.consumer is None or not ranges:
             return
         found = self._session.topic(topic)
-        await self._loop.commit(GiveBack(found.topic_id, group, consumed.consumer, given_ranges(consumed.messages)))
+        await self._loop.commit(GiveBack(found.topic_id, group, consumed.consumer, ranges))
         self._engine.feed.wake([found.topic_id])
 
-    async def _wait_for_messages(self, topic: Topic, request: ConsumeRequest) -> Consumed:
+    async def _until_there_is(
+        self, topic: Topic, request: ConsumeRequest, look: Look[F], is_something: Callable[[F], bool]
+    ) -> F:
+        """Looks, and if there is nothing waits in line until there is, or the time is over."""
+        found = await look(topic, request)
+        if is_something(found) or not request.timeout_seconds:
+            return found
         engine, waiting = self._engine, self._loop.waiting
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds
@@ -226,11 +262,9 @@ class AsyncSession:
         waiter = waiting.enter(topic.topic_id, line)
         try:
             while True:
-                found = await self._consume_now(
-                    topic, request
-                )  # again: something may have come before it stood in line
+                found = await look(topic, request)  # again: something may have come before it stood in line
                 left = until - loop.time()
-                if found.messages or found.skipped or left <= 0 or waiter.is_over:
+                if is_something(found) or left <= 0 or waiter.is_over:
                     return found
                 engine.check_open()  # closing wakes whoever waits
                 if waiting.is_first(topic.topic_id, line, waiter):
@@ -355,6 +389,14 @@ class AsyncDatabase(AsyncSession):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _has_messages(found: Consumed) -> bool:
+    return bool(found.messages or found.skipped)
+
+
+def _has_given(claimed: Claimed) -> bool:
+    return bool(claimed.given)
 
 
 def _is_small(rows: Any) -> bool:

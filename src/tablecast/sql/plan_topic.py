@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from tablecast.codec.log import MESSAGE_SCHEMA
+from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
 from tablecast.engine.groups import Claim, Given, Settle, check_partition
 from tablecast.errors import InvalidRequest
-from tablecast.model.message import Consumed, Message
+from tablecast.model.message import Consumed, ConsumedLog, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.model.topic import Topic
 
@@ -58,7 +59,7 @@ def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consum
     claim = claim_of(engine, topic, request)
     if claim is None:
         return Consumed([], None, False)
-    return given_messages(engine, topic, request, claim.consumer, engine.execute(claim))
+    return given_messages(engine, topic, request, Claimed(claim.consumer, engine.execute(claim)))
 
 
 def claim_of(engine: Engine, topic: Topic, request: ConsumeRequest) -> Claim | None:
@@ -76,19 +77,38 @@ def claim_of(engine: Engine, topic: Topic, request: ConsumeRequest) -> Claim | N
     )
 
 
-def given_messages(
-    engine: Engine, topic: Topic, request: ConsumeRequest, consumer: str, given: list[Given]
-) -> Consumed:
-    messages = engine.claimed_messages(topic, given)
-    skipped = tuple((part.partition, *part.skipped) for part in given if part.skipped)
-    next_offset = messages[-1].offset + 1 if messages and topic.partitions == 1 else None
-    return Consumed(messages, next_offset, len(messages) >= request.limit, skipped, consumer)
+class Claimed(NamedTuple):
+    consumer: str
+    given: list[Given]
 
 
-def given_ranges(messages: Sequence[Message]) -> list[Given]:
-    """Where messages of a claim stand: runs of offsets in one partition."""
+def given_messages(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> Consumed:
+    messages = engine.claimed_messages(topic, claimed.given)
+    return Consumed(messages, *_position(topic, request, claimed, len(messages)))
+
+
+def given_log(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> ConsumedLog:
+    count = sum(part.end - part.start for part in claimed.given)
+    slices = engine.claimed_log(topic, claimed.given)
+    return ConsumedLog(topic.topic_id, slices, count, *_position(topic, request, claimed, count))
+
+
+def _position(
+    topic: Topic, request: ConsumeRequest, claimed: Claimed, count: int
+) -> tuple[int | None, bool, tuple[tuple[int, int, int], ...], str]:
+    """Where to go on, whether there is more, what was skipped, and whose it is."""
+    next_offset = claimed.given[-1].end if count and topic.partitions == 1 else None
+    skipped = tuple((part.partition, *part.skipped) for part in claimed.given if part.skipped)
+    return next_offset, count >= request.limit, skipped, claimed.consumer
+
+
+def given_ranges(consumed: Consumed | ConsumedLog) -> list[Given]:
+    """Where what a claim gave stands: runs of offsets in one partition."""
+    if isinstance(consumed, ConsumedLog):
+        heads = [(part.partition_id, decode_head(part.data)) for part in consumed.slices]
+        return [Given(partition, head.first_offset, head.end_offset, ()) for partition, head in heads]
     runs: list[Given] = []
-    for message in messages:
+    for message in consumed.messages:
         last = runs[-1] if runs else None
         if last is not None and (last.partition, last.end) == (message.partition_id, message.offset):
             last.end += 1
