@@ -60,6 +60,8 @@ def main() -> int:
     with Progress(*columns, console=console) as progress:
         lives = live_all(directory, given.kills, given.seed, progress)
     console.print(summary(lives))
+    if given.keep is None:
+        directory.rmdir()  # of a life that broke a promise, what is left stays
     return 0
 
 

@@ -88,7 +88,7 @@ def shell(server: ServerThread, terminals: Terminals, tmp_path: Path) -> Termina
 
 
 def test_the_shell(shell: Terminal, server: ServerThread) -> None:
-    ready, collecting = f"{server.port}> ", f"{server.port}*> "
+    ready, collecting = f"{server.port}>", f"{server.port}*>"
     shell.type("SELECT cust\t")
     shell.expect("omer")
     shell.type(" FROM app.ord\t")
@@ -127,7 +127,7 @@ def test_the_shell(shell: Terminal, server: ServerThread) -> None:
 def test_ctrl_c_drops_a_request_and_the_shell_goes_on(shell: Terminal, server: ServerThread) -> None:
     server.sql("CREATE TABLE app.slow (id INT PRIMARY KEY)")
     server.post("/tables/app.slow/rows", [{"id": i} for i in range(5_000)])
-    ready = f"{server.port}> "
+    ready = f"{server.port}>"
     shell.type(f"{SLOW};\r")
     shell.expect("running …")
     shell.press_until("\x03", "interrupted")
