@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-server docs crash lock clean
+.PHONY: help demo test check bench bench-server docs crash crash-server lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ bench-server: $(READY) ## the server beside PostgreSQL, NATS and Redis (Debian: 
 
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000
+
+crash-server: $(READY) ## the same over HTTP: 24 publishers and 4 consumers, the server killed 50 times
+	@$(BIN)/python tests/crash/server_loop.py --kills 50
 
 docs: $(READY) ## check that every link and code block of the docs holds
 	@$(BIN)/python -m pytest -q tests/docs

@@ -1,4 +1,4 @@
-"""`python -m bench.report RESULTS.json PAGE.md`: puts a run's table between the page's bench marks."""
+"""`python -m bench.report RESULTS.json PAGE.md [MARK]`: puts a run's table between the page's marks (default: bench)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MARKS = re.compile(r"<!-- bench -->.*?<!-- /bench -->", re.DOTALL)
 
-
-def table(run: dict[str, Any]) -> str:
+def table(run: dict[str, Any], command: str) -> str:
     lines = [
-        f"One run of `make bench` on {run['machine']}. Both sides of a row ran in turns; medians.",
+        f"One run of `make {command}` on {run['machine']}. Both sides of a row ran in turns; medians.",
         "",
         "| workload | against | tablecast | the other | ratio | aim |",
         "|---|---|--:|--:|--:|--:|",
@@ -35,8 +33,10 @@ def _number(value: float) -> str:
 
 def main() -> int:
     results, page = Path(sys.argv[1]), Path(sys.argv[2])
-    made = f"<!-- bench -->\n{table(json.loads(results.read_text()))}\n<!-- /bench -->"
-    page.write_text(_MARKS.sub(lambda _: made, page.read_text()))
+    mark = sys.argv[3] if len(sys.argv) > 3 else "bench"
+    made = f"<!-- {mark} -->\n{table(json.loads(results.read_text()), mark.replace(' ', '-'))}\n<!-- /{mark} -->"
+    marks = re.compile(f"<!-- {mark} -->.*?<!-- /{mark} -->", re.DOTALL)
+    page.write_text(marks.sub(lambda _: made, page.read_text()))
     return 0
 
 

@@ -195,7 +195,7 @@ CONFLICT = st.sampled_from(
 VALUES = st.sampled_from(["NULL", "'x'", "CURRENT_USER()", "body", "body || 'x'"])
 WRITES = st.one_of(
     st.builds("INSERT INTO {} VALUES ({}, 'x', 1){}{}".format, OWN_NAMES, st.integers(1, 6), CONFLICT, RETURNING),
-    st.builds("INSERT INTO {} SELECT DISTINCT ON (id) id, body, n FROM ({}) AS q WHERE id IS NOT NULL{}{}".format,
+    st.builds("INSERT INTO {} SELECT DISTINCT ON (id) id, body, n FROM ({}) AS q WHERE id IS NOT NULL ORDER BY id, body, n{}{}".format,
               OWN_NAMES, QUERIES, CONFLICT, RETURNING),
     st.builds("UPDATE {} SET body = {}, n = n + 1 WHERE {}{}".format, OWN_NAMES, VALUES, conditions(QUERIES), RETURNING),
     st.builds("DELETE FROM {} WHERE {}{}".format, OWN_NAMES, conditions(QUERIES), RETURNING),
