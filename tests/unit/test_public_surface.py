@@ -77,7 +77,12 @@ SYNC_SESSION = {
     "twin": "",
 }
 # For whoever passes messages on, as the server does: who waits, and answers that reached nobody.
-ASYNC_SESSION = {"give_back": "topic, group, consumed", "consume_log": "topic, request"}
+ASYNC_SESSION = {
+    "give_back": "topic, group, consumed",
+    "consume_log": "topic, request",
+    "started": _REQUEST,
+    "started_rows": "table, rows, columns, mode, idempotency_key",
+}
 ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits": ""}
 # What a server is asked for: what an embedded database is, but transactions and what belongs to its owner.
 REMOTE = (
@@ -149,7 +154,9 @@ def test_the_async_twin_takes_what_the_sync_one_takes() -> None:
 def test_every_method_of_the_async_twin_is_awaited() -> None:
     methods = [name for name, shown in surface(AsyncDatabase).items() if shown != "<property>"]
     called = [name for name in methods if not inspect.iscoroutinefunction(getattr(AsyncDatabase, name))]
-    assert called == ["consumer", "end_waits", "stream_arrow", "transaction"], "at once; `async for`; `async with`"
+    assert called == ["consumer", "end_waits", "started", "started_rows", "stream_arrow", "transaction"], (
+        "at once; `async for`; `async with`"
+    )
 
 
 def test_a_database_is_a_session() -> None:

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from tablecast.client.connection import Attempts
 from tablecast.codec.result import Result
@@ -49,6 +48,7 @@ class Coalescer:
         self._queued_bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()  # callers that wait for it, first come first served
         self._requests: set[asyncio.Task[None]] = set()
+        self._is_starting = False
         self._closed = False
 
     async def write(self, packed: bytes) -> Result:
@@ -78,8 +78,10 @@ class Coalescer:
         write = _Write(packed, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         self._queued_bytes += len(packed)
-        # Not at once but in the loop's next round: what other tasks write in this one goes along.
-        asyncio.get_running_loop().call_soon(self._start_requests)
+        if not self._is_starting:
+            # Not at once but in the loop's next round: what other tasks write in this one goes along.
+            self._is_starting = True
+            asyncio.get_running_loop().call_soon(self._start_requests)
         return await write.outcome
 
     async def _wait_for_room(self) -> None:
@@ -109,6 +111,7 @@ class Coalescer:
     # --- requests ---
 
     def _start_requests(self) -> None:
+        self._is_starting = False
         while len(self._requests) < REQUESTS and (writes := self._take()):
             request = asyncio.get_running_loop().create_task(self._carry(writes))
             self._requests.add(request)
@@ -166,8 +169,6 @@ def _own(error: TablecastError) -> TablecastError:
 
 
 def new_key() -> str:
-    """An idempotency key: a UUID of version 7. Keys of one time are neighbours, also where the server stores them."""
-    milliseconds = time.time_ns() // 1_000_000
-    chance = int.from_bytes(os.urandom(10))
-    version, variant = 0x7 << 76, 0x2 << 62
-    return str(UUID(int=milliseconds << 80 | version | (chance >> 68) << 64 | variant | chance & (2**62 - 1)))
+    """An idempotency key: the time in milliseconds, then 80 bits of chance, in hexadecimal. Keys of one time are
+    neighbours, also where the server stores them."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

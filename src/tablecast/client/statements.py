@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import lru_cache
 
 _OPAQUE = re.compile(
     r"""  [eE]'(?:[^'\\]|\\.)*'                     # a string with escapes
@@ -22,6 +23,8 @@ _OPAQUE = re.compile(
 _FIRST = re.compile(r"\s*(\(|\w+)")
 _READS = frozenset({"SELECT", "WITH", "VALUES", "(", "SHOW", "DESCRIBE", "DESC"})
 _WRITES = frozenset({"INSERT", "UPDATE", "DELETE"})
+_OFTEN = _WRITES | {"SELECT"}
+REMEMBERED_CHARS = 4096
 
 
 class Kind(enum.Enum):
@@ -31,9 +34,18 @@ class Kind(enum.Enum):
 
 
 def kind_of(sql: str) -> Kind:
+    # What a program sends again and again is remembered; nothing long, and nothing that may hold a password.
+    often = len(sql) <= REMEMBERED_CHARS and sql[:6].upper() in _OFTEN
+    return _remembered(sql) if often else _looked_at(sql)
+
+
+def _looked_at(sql: str) -> Kind:
     firsts = [found[1].upper() for part in _OPAQUE.sub(" ", sql).split(";") if (found := _FIRST.match(part))]
     if firsts and _READS.issuperset(firsts):
         return Kind.READ
     if len(firsts) == 1 and firsts[0] in _WRITES:
         return Kind.WRITE
     return Kind.OTHER
+
+
+_remembered = lru_cache(maxsize=1024)(_looked_at)

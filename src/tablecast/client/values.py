@@ -66,6 +66,11 @@ def portable(value: Any) -> Any:
     return value
 
 
+def portable_values(values: Sequence[Any]) -> list[Any]:
+    """As `portable`, for the parameters of a statement, most of which need nothing."""
+    return [value if type(value) in _PLAIN else portable(value) for value in values]
+
+
 def pack_rows(rows: Sequence[Any]) -> bytes:
     """As `pack`, for many rows of few types: whole columns are looked at, and values only where a column needs it."""
     try:

@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.client.failures import Failure, rebuilt
-from tablecast.client.values import pack, pack_rows
+from tablecast.client.values import pack_rows, portable_values
 from tablecast.codec.result import Result
-from tablecast.errors import CorruptData, InvalidRequest, TablecastError
+from tablecast.errors import CorruptData, InvalidRequest, TablecastError, TypeMismatch
 from tablecast.model.change import Op
 from tablecast.model.message import Consumed, Message
 from tablecast.model.position import Start, StartKind
@@ -26,9 +26,17 @@ DEFAULT_NAMESPACE = "default"
 
 
 def request(fields: Mapping[str, Any], namespace: str = DEFAULT_NAMESPACE) -> bytes:
-    """Fields that are None are left out, as is the namespace that names are looked up in anyway."""
+    """Fields that are None are left out, as is the namespace that names are looked up in anyway. Only `params` may hold
+    values that MessagePack has no type for."""
     given = {name: value for name, value in fields.items() if value is not None}
-    return pack(given if namespace == DEFAULT_NAMESPACE else given | {"namespace": namespace})
+    if namespace != DEFAULT_NAMESPACE:
+        given["namespace"] = namespace
+    try:
+        if "params" in given:
+            given["params"] = portable_values(given["params"])
+        return msgspec.msgpack.encode(given)
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise TypeMismatch(f"a value cannot be sent to the server: {e}") from e
 
 
 def writes(packed: Sequence[bytes]) -> bytes:

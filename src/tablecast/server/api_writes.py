@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.decision import StalePlan
 from tablecast.errors import InvalidRequest, TablecastError
 from tablecast.server.answers import ColumnOut, accepted, answer, arrow_stream, check_rows, result_out
 from tablecast.server.api_rows import qualified
@@ -24,6 +25,7 @@ from tablecast.server.call import Call
 from tablecast.server.errors import ErrorBody, error_body
 from tablecast.server.values import json_params, json_rows
 from tablecast.sql import statements as s
+from tablecast.sql.aio import AsyncSession, Started
 
 MAX_WRITES = 10_000  # of one request: what a commit or two take
 
@@ -74,16 +76,55 @@ class WritesPacked(msgspec.Struct, frozen=True):
     results: list[WritePacked]
 
 
+Begun = Started | TablecastError | asyncio.Task[Result | TablecastError]
 _decoder = Decoder(WritesRequest)
 
 
 async def write_many(call: Call) -> Response:
     request, media_type = await call.decoded(_decoder)
     from_json = media_type == JSON
-    results = await asyncio.gather(*(_attempt(call, write, from_json) for write in request.writes))
+    begun = [await _begun(call, write, from_json) for write in request.writes]
+    results = [await _ended(call, write, from_json, one) for write, one in zip(request.writes, begun, strict=True)]
     if accepted(call.headers) == MSGPACK:
         return answer(WritesPacked([_packed(result) for result in results]), MSGPACK)
     return answer(WritesAnswer([_out(result) for result in results]), JSON)
+
+
+async def _begun(call: Call, write: WriteIn, from_json: bool) -> Begun:
+    """Most writes are handed to the writer at once, before any of them is waited for; the others are tasks."""
+    try:
+        started = _started(call, await call.session(write.namespace), write, from_json)
+    except TablecastError as error:
+        return error
+    return started or asyncio.ensure_future(_attempt(call, write, from_json))
+
+
+def _started(call: Call, session: AsyncSession, write: WriteIn, from_json: bool) -> Started | None:
+    key = write.idempotency_key
+    if from_json or (write.sql is None) == (write.table is None):
+        return None
+    if write.sql is not None:
+        check_sql_size(write.sql, call.services.settings.max_sql_bytes)
+        return session.started(write.sql, write.params, idempotency_key=key) if write.rows is None else None
+    if write.table is None or write.rows is None:
+        return None
+    return session.started_rows(qualified(write.table, write.namespace), write.rows, write.columns, write.mode, key)
+
+
+async def _ended(call: Call, write: WriteIn, from_json: bool, begun: Begun) -> Result | TablecastError:
+    try:
+        if isinstance(begun, TablecastError):
+            raise begun
+        if isinstance(begun, asyncio.Task):
+            return await begun
+        result = begun.result(await begun.written)
+        check_rows([result], call.services.settings.max_result_rows)
+        return result
+    except StalePlan:  # its table was altered a moment ago, and nothing has happened
+        return await _attempt(call, write, from_json)
+    except TablecastError as error:
+        call.services.metrics.error(error.code)
+        return error
 
 
 async def _attempt(call: Call, write: WriteIn, from_json: bool) -> Result | TablecastError:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import GiveBack, Given, Settle
 from tablecast.engine.retention import Removed
+from tablecast.engine.rows import Written
 from tablecast.engine.verify import Progress, VerifyReport
 from tablecast.errors import Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
@@ -91,6 +92,13 @@ class Loop:
         return await answer
 
 
+class Started(NamedTuple):
+    """A write on its way to the writer; `result` makes its answer from the writer's."""
+
+    written: asyncio.Future[Written]
+    result: Callable[[Written], Result]
+
+
 class AsyncSession:
     """A `Session` for tasks of one event loop. One transaction at a time, as there."""
 
@@ -131,6 +139,29 @@ class AsyncSession:
             except StalePlan:
                 pass  # planned again, in the pool
         return await self._call(self._session.execute, sql, params, idempotency_key=idempotency_key)
+
+    def started(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Started | None:
+        """A single INSERT that was sent before, handed to the writer without a task of its own: for whoever has many.
+
+        None if it takes `execute`, which is also the way on if waiting for it raises StalePlan.
+        """
+        self._engine.check_open()
+        submitted = self._session._submitted(sql, params, idempotency_key)
+        if submitted is None:
+            return None
+        return Started(self._loop.completions.submit(submitted.command), submitted.result)
+
+    def started_rows(
+        self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, idempotency_key: str | None
+    ) -> Started | None:
+        """Likewise for a few rows; None if it takes `insert`."""
+        self._engine.check_open()
+        submitted = (
+            self._session._submitted_rows(table, rows, columns, mode, idempotency_key) if _is_small(rows) else None
+        )
+        if submitted is None:
+            return None
+        return Started(self._loop.completions.submit(submitted.command), submitted.result)
 
     async def execute_all(
         self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
