@@ -16,9 +16,9 @@ import pytest
 
 import tablecast
 from tablecast import EARLIEST, LATEST, Database, Message, Retry
+from tablecast.client.consumer import Consumer
 from tablecast.errors import Conflict, DatabaseClosed, InvalidRequest, OffsetOutOfRange
 from tablecast.sql import plan_topic
-from tablecast.sql.consumer import Consumer
 from tablecast.storage.memory import MemoryStore
 from tablecast.testing.clock import FakeClock
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tablecast.client.consumer import Consumer
 from tablecast.codec.catalog import User
 from tablecast.engine.audit import Audited, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
@@ -23,7 +24,6 @@ from tablecast.engine.users import CreateUser, RehashPassword
 from tablecast.engine.verify import Progress, VerifyReport, verify_engine
 from tablecast.errors import BackupError, InvalidRequest, TablecastError, Unauthenticated
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
-from tablecast.sql.consumer import Consumer, Retry
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
 from tablecast.storage.base import Store
@@ -209,6 +209,3 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
     except BaseException:
         store.close()
         raise
-
-
-__all__ = ["Database", "Retry", "open"]
