@@ -251,6 +251,7 @@ def prepare(server: ServerThread) -> None:
     server.sql(SETUP)
     for role, password in PASSWORDS.items():
         server.sql(f"CREATE USER '{ACCOUNT[role]}' WITH PASSWORD '{password}' ROLE '{role}'")
+        server.sql(filled("CONSUME FROM app.events GROUP 'h_{role}' FROM EARLIEST LIMIT 1", role))  # a group to ack for
 
 
 def expected(role: str, least: str) -> int:

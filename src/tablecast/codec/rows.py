@@ -23,8 +23,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Protocol
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -127,7 +129,7 @@ class RowCodec:
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
         self._coercions = [_coerce_or_null(schema, column) for column in schema.columns]
-        self.struct: type[Row] = _row_struct(schema, self._coercions)
+        self.struct: type[Row] = _row_class(schema, self._coercions)
         self.encode: Callable[[Row], bytes] = msgspec.msgpack.Encoder(uuid_format="bytes").encode
         self._decode = msgspec.msgpack.Decoder(self.struct).decode
         self.key_types = tuple(schema.columns[i].type for i in schema.key_indexes)
@@ -217,7 +219,21 @@ def _coerce_or_null(schema: TableSchema, column: Column) -> Coerce:
     return coerce_or_null
 
 
-def _row_struct(schema: TableSchema, coercions: list[Coerce]) -> type[Row]:
+# Rows are equal only when they are of one class, so two rows of one schema must never have two: a class is kept here
+# for as long as a row or a codec of it lives, however many other tables pass through the cache of codecs meanwhile.
+_row_classes: WeakValueDictionary[TableSchema, type[Row]] = WeakValueDictionary()
+_row_classes_lock = Lock()
+
+
+def _row_class(schema: TableSchema, coercions: list[Coerce]) -> type[Row]:
+    with _row_classes_lock:
+        known = _row_classes.get(schema)
+        if known is None:
+            known = _row_classes[schema] = _new_row_class(schema, coercions)
+        return known
+
+
+def _new_row_class(schema: TableSchema, coercions: list[Coerce]) -> type[Row]:
     fields: list[tuple[str, Any, Any]] = []
     for i, column in enumerate(schema.columns):
         fallback = None
