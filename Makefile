@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-server docs crash crash-server lock clean
+.PHONY: help demo test check bench bench-server bench-spark docs crash crash-server java lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -20,10 +20,13 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-demo: $(READY) ## run the main job end to end and print what happened
+java:
+	@tools/ensure-java
+
+demo: $(READY) java ## run the main job end to end and print what happened
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## run all tests
+test: $(READY) java ## run all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
 
 check: $(READY) ## style, types and layers
@@ -37,6 +40,9 @@ bench: $(READY) ## measure side by side with peers and limits, print ratios
 
 bench-server: $(READY) ## the server beside PostgreSQL, NATS and Redis (Debian: postgresql, redis-server)
 	@$(BIN)/python -m bench.server $(ARGS)
+
+bench-spark: $(READY) java ## reading, loading and streaming with Spark beside Parquet and the limits of its API
+	@$(BIN)/python -m bench.spark $(ARGS)
 
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000
