@@ -66,6 +66,8 @@ def test_a_scrape_counts_what_clients_did(server: ServerThread) -> None:
     assert server.post("/tables/app.orders/rows?mode=insert", rows).status == 422
     consume = {"topic": "app.events", "group_id": "g", "start": {"type": "Earliest"}, "limit": 10}
     assert len(server.post("/topics/consume", consume).json()["messages"]) == 10
+    by_short_name = consume | {"topic": "events", "namespace": "app", "limit": 5}
+    assert len(server.post("/topics/consume", by_short_name).json()["messages"]) == 5
     samples = scraped(server)
     rows_route = "/v1/api/tables/{table}/rows"
     assert samples["tablecast_http_requests_total", "POST", rows_route, "200"] == 1
@@ -73,7 +75,7 @@ def test_a_scrape_counts_what_clients_did(server: ServerThread) -> None:
     assert samples["tablecast_http_request_seconds_count", "POST", rows_route] == 2
     assert samples["tablecast_errors_total", "duplicate_key"] == 1
     assert samples["tablecast_messages_in_total", "app.events"] == 25
-    assert samples["tablecast_messages_out_total", "app.events"] == 10
+    assert samples["tablecast_messages_out_total", "app.events"] == 15
     assert samples["tablecast_group_lag_messages", "g", "app.events"] == 25
     assert samples["tablecast_commit_rows_sum",] == 25
 

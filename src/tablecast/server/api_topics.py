@@ -124,10 +124,10 @@ async def consume(call: Call) -> Response:
     wanted = accepted(call.headers, (JSON, MSGPACK, ARROW, LOG))
     if wanted == LOG and request.group_id is not None:
         stored = await _found(call, request, _consumed_log)
-        call.services.metrics.messages_out(request.topic, stored.count)
+        call.services.metrics.messages_out(_full_name(call, request), stored.count)
         return Response(encode_consumed(stored), media_type=LOG)
     found = await _found(call, request, _consumed)
-    call.services.metrics.messages_out(request.topic, len(found.messages))
+    call.services.metrics.messages_out(_full_name(call, request), len(found.messages))
     if len(found.messages) > LARGE_MESSAGES:
         return await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
     return _rendered(found, wanted)
@@ -189,8 +189,13 @@ async def _consumed_log(
 
 
 def _topic(call: Call, request: ConsumeRequest) -> Topic:
+    return call.services.db.engine.catalog.topic(_full_name(call, request))
+
+
+def _full_name(call: Call, request: ConsumeRequest) -> str:
+    """Or an alias, which needs no namespace."""
     catalog, name = call.services.db.engine.catalog, request.topic
-    return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{request.namespace}.{name}")
+    return name if name in catalog.topic_ids or "." in name else f"{request.namespace}.{name}"
 
 
 def start_of(start: StartIn | None) -> Start | None:
