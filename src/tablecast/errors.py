@@ -11,29 +11,42 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── ExpressionError                 an expression that cannot be evaluated for this row (overflow, bad cast)
     │   ├── MethodNotAllowed          405   the path exists, and takes another HTTP method
     │   ├── InvalidSchema                   a table definition that makes no sense
-    │   └── InvalidTopic                    a topic or source definition that makes no sense
+    │   ├── InvalidTopic                    a topic or source definition that makes no sense
+    │   ├── InvalidPipeline                 a pipeline definition that makes no sense
+    │   ├── InvalidPart                     a part of a load that cannot be read
+    │   ├── NotSealable                     a table that takes no sealed load, and why
+    │   └── RunsOnSpark                     COPY or AUDIT, sent to where there is no Spark
     ├── UnsupportedMediaType          415   a body of a type that the call does not take
     ├── Unauthenticated               401   no credentials, or wrong ones
     ├── PermissionDenied              403
     ├── NotFound                      404
     │   ├── UnknownNamespace · UnknownTable · UnknownColumn · UnknownTopic · UnknownSource · UnknownGroup · UnknownUser
+    │   ├── UnknownPipeline · UnknownLoad
     ├── Conflict                      409
     │   ├── AlreadyExists                   a name that is taken
     │   ├── DuplicateSource                 this table and op already feed the topic
     │   ├── InUse                           something still depends on it
     │   ├── TransactionConflict             another transaction committed first; retry
     │   ├── TransactionState                COMMIT without BEGIN and the like
-    │   └── IdempotencyMismatch             the same key, another request
+    │   ├── IdempotencyMismatch             the same key, another request
+    │   ├── TopicRecreated                  the topic of that name is another one now
+    │   └── StaleLoad                       a sealed load whose table or sources changed since it began; seal it again
+    ├── SnapshotGone                  410   a snapshot that was closed, or not read for too long
     ├── OffsetOutOfRange              416   a position that is not (or no longer) in the log
     ├── TooLarge                      413   a row, statement or result over its limit
     ├── ConstraintViolation           422
-    │   ├── NotNullViolation · DuplicateKey · CheckViolation
+    │   ├── NotNullViolation · DuplicateKey · CheckViolation · MissingRow
+    ├── PayloadMismatch               422   a message that is not a row of the table it names
     ├── TooManyRequests               429   slow down; retry later
     │   ├── RateLimited                     more requests than the settings allow
     │   └── LockedOut                       too many wrong passwords; the account opens again by itself
     ├── Timeout                       504   a statement ran longer than allowed
     ├── Overloaded                    503   a bounded queue stayed full; retry
     │   └── Unreachable                     there is no server at this address, or it is away; retry
+    ├── TooManyRejects                422   rows of a COPY that do not fit their table, more than are borne
+    ├── JavaMissing                   500   Spark needs a Java that this machine has not
+    ├── SparkMissing                  500   Spark itself is not installed
+    ├── SparkFailed                   500   Spark could not do its part of a COPY or AUDIT
     └── DatabaseError                 500
         ├── DatabaseClosed                  used after close
         ├── DatabaseLocked                  another process has it open
@@ -107,6 +120,22 @@ class InvalidTopic(InvalidRequest):
     code = "invalid_topic"
 
 
+class InvalidPipeline(InvalidRequest):
+    code = "invalid_pipeline"
+
+
+class InvalidPart(InvalidRequest):
+    code = "invalid_part"
+
+
+class NotSealable(InvalidRequest):
+    code = "not_sealable"
+
+
+class RunsOnSpark(InvalidRequest):
+    code = "runs_on_spark"
+
+
 # --- 401, 403, 404 ------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +187,14 @@ class UnknownUser(NotFound):
     code = "unknown_user"
 
 
+class UnknownPipeline(NotFound):
+    code = "unknown_pipeline"
+
+
+class UnknownLoad(NotFound):
+    code = "unknown_load"
+
+
 # --- 409 -----------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +228,19 @@ class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 
 
+class TopicRecreated(Conflict):
+    code = "topic_recreated"
+
+
+class StaleLoad(Conflict):
+    code = "stale_load"
+
+
+class SnapshotGone(TablecastError):
+    code = "snapshot_gone"
+    status = 410
+
+
 # --- 413, 416, 422 -------------------------------------------------------------------------------------------
 
 
@@ -219,6 +269,20 @@ class DuplicateKey(ConstraintViolation):
 
 class CheckViolation(ConstraintViolation):
     code = "check_violation"
+
+
+class MissingRow(ConstraintViolation):
+    code = "missing_row"
+
+
+class PayloadMismatch(TablecastError):
+    code = "payload_mismatch"
+    status = 422
+
+
+class TooManyRejects(TablecastError):
+    code = "too_many_rejects"
+    status = 422
 
 
 # --- 429, 5xx -----------------------------------------------------------------------------------------------------
@@ -252,6 +316,18 @@ class Overloaded(TablecastError):
 
 class Unreachable(Overloaded):
     code = "unreachable"
+
+
+class JavaMissing(TablecastError):
+    code = "java_missing"
+
+
+class SparkMissing(TablecastError):
+    code = "spark_missing"
+
+
+class SparkFailed(TablecastError):
+    code = "spark_failed"
 
 
 class DatabaseError(TablecastError):

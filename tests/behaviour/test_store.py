@@ -15,10 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from tablecast.errors import BackupError, DatabaseClosed
-from tablecast.storage.base import Family, Reader, Store
+from tablecast.errors import BackupError, CorruptData, DatabaseClosed
+from tablecast.storage.base import Family, Reader, StorageFailure, Store
 from tablecast.storage.memory import MemoryStore
-from tablecast.storage.rocks import RocksStore
+from tablecast.storage.rocks import RocksStore, read_sorted
+from tablecast.storage.sst import write_sst
 from tablecast.testing.faulty import FaultyStore
 
 ROWS, LOG, META = Family.ROWS, Family.LOG, Family.META
@@ -39,12 +40,12 @@ def rocks(path: Path) -> Kind:
 
 
 def memory(_: Path) -> Kind:
-    return Kind(MemoryStore, lambda store: store.crash(), MemoryStore.open)
+    return Kind(lambda: MemoryStore(read_sorted), lambda store: store.crash(), MemoryStore.open)
 
 
 def faulty(_: Path) -> Kind:
     return Kind(
-        lambda: FaultyStore(MemoryStore()),
+        lambda: FaultyStore(MemoryStore(read_sorted)),
         lambda store: FaultyStore(store.store.crash()),
         lambda path: FaultyStore(MemoryStore.open(path)),
     )
@@ -410,6 +411,8 @@ def test_after_close_every_call_says_so(kind: Kind, tmp_path: Path) -> None:
         lambda: store.sync(),
         lambda: store.checkpoint(str(tmp_path / "copy")),
         lambda: store.size_bytes(),
+        lambda: store.staging(),
+        lambda: store.ingest(ROWS, []),
         lambda: snapshot.get(ROWS, b"a"),
         lambda: snapshot.get_many(ROWS, [b"a"]),
         lambda: snapshot.scan(ROWS),
@@ -431,6 +434,85 @@ def test_what_is_still_held_does_not_keep_the_store_open(kind: Kind) -> None:
     again = kind.reopen(store)
     assert len(keys(again)) == 100
     again.close()
+
+
+# --- sorted files -------------------------------------------------------------------------------------------
+
+
+WRITTEN: dict[str, list[tuple[bytes, bytes]]] = {}  # for stores that are told what a file holds
+
+
+def sorted_file(store: Store, name: str, entries: dict[bytes, bytes]) -> str:
+    path = Path(store.staging(), name)
+    path.unlink(missing_ok=True)
+    ordered = sorted(entries)
+    write_sst(path, ordered, [entries[key] for key in ordered])
+    WRITTEN[str(path)] = [(key, entries[key]) for key in ordered]
+    return str(path)
+
+
+def test_files_are_taken_in_together_and_win_over_what_was_there(store: Store) -> None:
+    put(store, {b"a": b"old", b"c": b"old", b"x": b"old"})
+    store.sync()
+    paths = [sorted_file(store, "1", {b"a": b"1", b"d": b"1"}), sorted_file(store, "2", {b"b": b"2", b"c": b"2"})]
+    store.ingest(ROWS, paths)
+    assert dict(store.scan(ROWS)) == {b"a": b"1", b"b": b"2", b"c": b"2", b"d": b"1", b"x": b"old"}
+    assert list(store.scan(LOG)) == []
+    assert [Path(path).exists() for path in paths] == [True, True]
+
+
+def test_what_is_written_later_wins_over_a_file(store: Store) -> None:
+    store.ingest(ROWS, [sorted_file(store, "1", {b"a": b"1", b"b": b"1", b"c": b"1", b"d": b"1"})])
+    batch = store.batch()
+    batch.put(ROWS, b"a", b"new")
+    batch.delete(ROWS, b"b")
+    batch.delete_range(ROWS, b"c", b"d")
+    store.write(batch)
+    assert dict(store.scan(ROWS)) == {b"a": b"new", b"d": b"1"}
+
+
+def test_an_older_snapshot_does_not_see_a_file(store: Store) -> None:
+    put(store, {b"a": b"old"})
+    store.sync()
+    snapshot, scan = store.snapshot(), store.scan(ROWS)
+    store.ingest(ROWS, [sorted_file(store, "1", {b"a": b"1", b"b": b"1"})])
+    assert dict(snapshot.scan(ROWS)) == dict(scan) == {b"a": b"old"}
+    assert snapshot.get_many(ROWS, [b"a", b"b"]) == [b"old", None]
+    assert dict(store.snapshot().scan(ROWS)) == {b"a": b"1", b"b": b"1"}
+
+
+def test_taking_a_file_in_again_changes_nothing(kind: Kind) -> None:
+    store = kind.open()
+    put(store, {b"a": b"old"})
+    store.sync()
+    path = sorted_file(store, "1", {b"a": b"1", b"b": b"1"})
+    for _ in range(2):
+        store.ingest(ROWS, [path])
+    store.close()
+    store = kind.reopen(store)
+    store.ingest(ROWS, [path])
+    assert dict(store.scan(ROWS)) == {b"a": b"1", b"b": b"1"}
+    store.close()
+
+
+def test_a_file_knows_its_bounds_and_what_is_none_is_refused(store: Store) -> None:
+    path = sorted_file(store, "1", {b"": b"1", b"m": b"1", b"\xff\xff": b"1"})
+    assert store.bounds(path) == (b"", b"\xff\xff")
+    Path(path).write_bytes(b"neither keys nor values " * 100)
+    with pytest.raises(CorruptData):
+        store.bounds(path)
+    with pytest.raises((CorruptData, StorageFailure)):
+        store.bounds(path + "-that-is-not-there")
+
+
+def test_staging_is_no_part_of_a_checkpoint(kind: Kind, store: Store, tmp_path: Path) -> None:
+    path = sorted_file(store, "1", {b"a": b"1"})
+    store.ingest(ROWS, [path])
+    store.checkpoint(str(tmp_path / "copy"))
+    copy = kind.restore(str(tmp_path / "copy"))
+    assert dict(copy.scan(ROWS)) == {b"a": b"1"}
+    assert list(Path(copy.staging()).iterdir()) == []
+    copy.close()
 
 
 # --- checkpoints and size -----------------------------------------------------------------------------------
@@ -540,6 +622,22 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.sync()
         self.durable = copied(self.model)
 
+    @rule(
+        family=FAMILIES, files=st.lists(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+    def ingest(self, family: Family, files: list[dict[bytes, bytes]]) -> None:
+        seen: set[bytes] = set()
+        paths = []
+        self.sync()
+        for number, entries in enumerate(files):
+            own = {key: value for key, value in entries.items() if key not in seen}
+            seen |= own.keys()
+            if own:
+                paths.append(sorted_file(self.store, str(number), own))
+                self.model[family].update(own)
+        self.store.ingest(family, paths)
+        self.durable = copied(self.model)
+
     @rule(target=snapshots)
     def snapshot(self) -> tuple[int, Reader, Model]:
         return self.opened, self.store.snapshot(), copied(self.model)
@@ -610,7 +708,7 @@ class MemoryMachine(StoreMachine):
     """A crash is the machine dying: only what was synced survives."""
 
     def open(self) -> None:
-        self.store = self.store.crash() if self.store else MemoryStore()
+        self.store = self.store.crash() if self.store else MemoryStore(WRITTEN.__getitem__)
 
     def after_crash(self) -> None:
         self.open()

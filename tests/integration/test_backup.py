@@ -307,9 +307,9 @@ def test_a_path_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path)
 
 def test_a_database_of_a_newer_format_is_refused(backup: Path) -> None:
     marker = backup / "TABLECAST"
-    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 2, "created_by": "7.0"}))
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 7, "created_by": "7.0"}))
     before = {path: path.stat().st_mtime_ns for path in backup.rglob("*")}
-    with pytest.raises(FormatTooNew, match=r"format 2, written by tablecast 7\.0"):
+    with pytest.raises(FormatTooNew, match=r"format 7, written by tablecast 7\.0"):
         tablecast.open(backup)
     assert {path: path.stat().st_mtime_ns for path in backup.rglob("*")} == before
 

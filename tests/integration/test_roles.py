@@ -155,7 +155,7 @@ NEVER = [
 
 SYSTEM_TABLE_READERS = {
     "namespaces": SERVICE, "tables": SERVICE, "columns": SERVICE, "topics": SERVICE, "topic_sources": SERVICE,
-    "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE,
+    "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
     "users": DBA, "audit_log": DBA,
 }  # fmt: skip
 
@@ -226,6 +226,15 @@ ENDPOINTS = [
     Endpoint("POST", f"{API}/topics/ack", SERVICE, {**CLAIM, "partition_id": 0, "upto_offset": 0}),
     Endpoint("POST", f"{API}/topics/release", SERVICE, CLAIM),
     Endpoint("GET", f"{API}/topics/{{topic}}/arrow", SERVICE, None, f"{API}/topics/app.events/arrow"),
+    Endpoint("GET", f"{API}/topics/{{topic}}/log", SERVICE, None, f"{API}/topics/app.events/log"),
+    Endpoint("GET", f"{API}/topics/{{topic}}", SERVICE, None, f"{API}/topics/app.events"),
+    Endpoint("POST", f"{API}/snapshots", USER, {"table": "app.own"}),
+    Endpoint("POST", f"{API}/snapshots", SERVICE, {"table": "app.private"}),
+    Endpoint("DELETE", f"{API}/snapshots/{{snapshot}}", USER, None, f"{API}/snapshots/none"),
+    Endpoint("POST", f"{API}/loads", SERVICE, {"table": "app.private", "writer_id": "{role}", "batch_id": 0}),
+    Endpoint("POST", f"{API}/loads", SERVICE, {"table": "app.own", "writer_id": "{role}", "batch_id": 0}),
+    Endpoint("GET", f"{API}/loads", SERVICE),
+    Endpoint("DELETE", f"{API}/loads/{{load}}", SERVICE, None, f"{API}/loads/none"),
     Endpoint("POST", f"{API}/auth/login", ANYBODY, {"user": "a_user", "password": PASSWORDS["user"]}),
     Endpoint("GET", f"{API}/auth/me", USER),
     Endpoint("GET", "/health", ANYBODY),
@@ -235,6 +244,9 @@ ENDPOINTS = [
     Endpoint("GET", "/docs", ANYBODY),
 ]  # fmt: skip
 REFRESH = ("POST", f"{API}/auth/refresh")  # each needs a token of its own: a test of its own
+# These need something that was opened before: a test of its own, too.
+OF_A_SNAPSHOT = ("GET", f"{API}/snapshots/{{snapshot}}/rows")
+OF_A_LOAD = [("PUT", f"{API}/loads/{{load}}/parts/{{part}}"), ("POST", f"{API}/loads/{{load}}/commit")]
 
 
 # --- asking -----------------------------------------------------------------------------------------------------
@@ -296,7 +308,8 @@ def test_every_kind_of_statement_has_a_row() -> None:
 
 
 def test_every_endpoint_has_a_row() -> None:
-    assert {(row.method, row.path) for row in ENDPOINTS} | {REFRESH} == {(e.method, e.path) for e in SERVED}
+    apart = {REFRESH, OF_A_SNAPSHOT, *OF_A_LOAD}
+    assert {(row.method, row.path) for row in ENDPOINTS} | apart == {(e.method, e.path) for e in SERVED}
 
 
 def test_every_system_table_has_a_row() -> None:
@@ -369,6 +382,40 @@ def arrow_stream(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_reading_a_snapshot(server: ServerThread, table: str) -> None:
+    for role in ROLES:
+        opened = request(server, role, "POST", f"{API}/snapshots", {"table": table})
+        judge(opened, role, TABLES[table].reads, f"a snapshot of {table}")
+        if opened.status == 200:
+            path = f"{API}/snapshots/{opened.json()['snapshot_id']}"
+            assert request(server, role, "GET", f"{path}/rows").status == 200
+            for other in ROLES:
+                if other != role:
+                    expected = 401 if other == "nobody" else 410
+                    assert request(server, other, "GET", f"{path}/rows").status == expected
+            assert request(server, role, "DELETE", path).json() == {"closed": True}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_loading(server: ServerThread, table: str) -> None:
+    """A load takes service, also into a table that is the user's own; who began it, and dba, may go on with it."""
+    least = DBA if TABLES[table].writes == DBA else SERVICE
+    for role in ROLES:
+        begun = request(
+            server, role, "POST", f"{API}/loads", {"table": table, "writer_id": f"by_{role}", "batch_id": 0}
+        )
+        judge(begun, role, least, f"a load into {table}")
+    owner = {"table": table, "writer_id": "matrix", "batch_id": 0}
+    load = request(server, least, "POST", f"{API}/loads", owner).json()["load_id"]
+    path = f"{API}/loads/{load}"
+    part = arrow_stream(pa.table({"id": pa.array([4_000], pa.int32()), "v": pa.array([1], pa.int32())}))
+    for role in reversed(ROLES):
+        judge(request(server, role, "PUT", f"{path}/parts/0", part), role, least, "a part")
+    for role in ROLES:
+        judge(request(server, role, "POST", f"{path}/commit", {"parts": [[0, "0"]]}), role, least, "a commit")
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -9,15 +9,19 @@ A longer search: pytest --hypothesis-profile=thorough tests/stateful/test_databa
 
 from __future__ import annotations
 
+import io
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
 import pytest
 from database_model import DAY_MS, DatabaseModel, Remembered, Said, SourceModel, TopicModel
 from hypothesis import settings
@@ -34,6 +38,7 @@ from model_strategies import (
     USERS,
     by_key,
     claimed_or_any,
+    inserts,
     keys,
     new_tables,
     new_topics,
@@ -41,11 +46,13 @@ from model_strategies import (
     writes,
 )
 
+from tablecast.codec.arrow_types import arrow_schema
 from tablecast.codec.keys import table_prefix
 from tablecast.codec.result import Result
 from tablecast.core import failpoint
 from tablecast.engine import system
 from tablecast.engine.audit import AUDIT_KEPT_MS
+from tablecast.engine.loads import LoadCommitted, LoadInfo
 from tablecast.errors import (
     DatabaseClosed,
     DuplicateSource,
@@ -62,13 +69,17 @@ from tablecast.errors import (
 from tablecast.model.change import Op
 from tablecast.model.message import Consumed, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
+from tablecast.model.schema import Actor, Role
 from tablecast.sql.database import Database
 from tablecast.sql.session import Session
 from tablecast.storage.base import Family, StorageFailure
 from tablecast.storage.memory import MemoryStore
-from tablecast.storage.rocks import RocksStore
+from tablecast.storage.rocks import RocksStore, read_sorted
 from tablecast.testing.clock import FakeClock
 from tablecast.testing.failpoints import raising
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "behaviour"))
+from load_parts import arrow_part, sealed_part, table_of
 
 EVERYTHING = 100_000
 NEVER_SECONDS = 3600.0  # jobs run when a rule says so
@@ -96,6 +107,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         self.model = DatabaseModel(new_tables(), new_topics(), self.clock)
         self.checked = {(t.name, p): 0 for t in self.model.topics.values() for p in range(t.partitions)}
         self.anonymous = 0
+        self.batches = 0
         self.open()
         self.define_everything()
 
@@ -182,6 +194,72 @@ class DatabaseMachine(RuleBasedStateMachine):
         result = self.session(user).insert(name, wanted, columns=table.key, mode="delete")
         assert result.row_count == len(changes)
         self.model.commit(changes, seq)
+
+    @rule(data=st.data(), sealed=st.booleans(), parts=st.integers(1, 3), again=st.booleans())
+    def load(self, data: st.DataObject, sealed: bool, parts: int, again: bool) -> None:
+        """An INSERT as a load: of rows into any table, or sealed into one that allows it. Again it changes nothing."""
+        tables = [self.model.tables["app.orders"]] if sealed else list(self.model.tables.values())
+        made = data.draw(st.sampled_from(tables).flatmap(lambda table: st.tuples(st.just(table), inserts(table))))
+        table, statement = made[0], replace(made[1], conflict=None if sealed else made[1].conflict and "update")
+        write = Write(table.name, data.draw(st.sampled_from(USERS)), statement)
+        mode, kind = "upsert" if statement.conflict else "insert", "sealed" if sealed else "rows"
+        if sealed and any(source.table == table.name for source in self.model.topics["app.dedup"].sources):
+            self.drop_source("app.dedup", table.name, None)
+        self.batches += 1
+
+        def begin() -> LoadInfo:
+            actor = Actor(write.user, Role.SERVICE)
+            return self.db.engine.loads.begin(actor, table.name, "model", self.batches, mode=mode, kind=kind)
+
+        changes = self._loaded(write, statement, begin(), kind, parts)
+        if again and changes:
+            committed = begin().committed
+            assert committed is not None
+            assert (committed.row_count, committed.already) == (len(changes), True)
+
+    def _loaded(
+        self, write: Write, statement: Insert, info: LoadInfo, kind: str, parts: int
+    ) -> list[ChangeModel] | None:
+        def call() -> LoadCommitted:
+            for number in range(parts):
+                self.db.engine.loads.stage(info.load_id, number, "a", self._part(statement, info, kind, number, parts))
+            return self.db.engine.loads.commit(info.load_id, [(number, "a") for number in range(parts)])
+
+        if kind == "sealed" and not self._can_be_sealed(write, statement):
+            return None  # whoever seals refuses it: there is nothing to send
+        found = agree(lambda: self.model.effect(write), call)
+        if found is None:
+            self.db.engine.loads.abort(info.load_id)
+            return None
+        changes, done = found
+        assert (done.row_count, done.already) == (len(changes), False)
+        self.model.commit(changes, done.seq)
+        return changes
+
+    def _can_be_sealed(self, write: Write, statement: Insert) -> bool:
+        table = self.model.tables[write.table]
+        try:
+            statement.effect(replace(table, rows={}), write.user, self.clock())
+        except TablecastError:
+            return False
+        return True
+
+    def _part(self, statement: Insert, info: LoadInfo, kind: str, number: int, parts: int) -> io.BytesIO:
+        """Consecutive rows: messages come in the order of the parts."""
+        size = -(-len(statement.values) // parts)
+        values = statement.values[number * size : (number + 1) * size]
+        fields = {field.name: field for field in arrow_schema(info.table)}
+        if kind == "rows":
+            columns = list(zip(*values, strict=True)) or [()] * len(statement.columns)
+            schema = pa.schema([fields[name] for name in statement.columns])
+            return arrow_part(pa.table([list(column) for column in columns], schema=schema))
+        table = self.model.tables[info.table.full_name]
+        defaults = {column.name: column.default for column in table.columns}
+        rows = [defaults | dict(zip(statement.columns, row, strict=True)) for row in values]
+        codec = table_of(info).codec
+        build = codec.builder(info.table.column_names)
+        made = [build([row[name] for name in info.table.column_names], NO_DEFAULTS) for row in rows]
+        return sealed_part(info, [codec.values(row) for row in made])
 
     @rule(data=st.data(), key=st.sampled_from(["k1", "k2"]), again=st.booleans())
     def write_once(self, data: st.DataObject, key: str, again: bool) -> None:
@@ -670,6 +748,9 @@ def agree(effect: Callable[[], Expected], call: Callable[[], Actual]) -> tuple[E
     return expected, call()
 
 
+NO_DEFAULTS: Any = None  # every column is given
+
+
 def count_rows(changes: list[ChangeModel]) -> int:
     """A row that moved to another key is a delete and an insert, but one row."""
     moved = {c.op for c in changes} >= {Op.DELETE, Op.INSERT}
@@ -721,7 +802,7 @@ class MemoryMachine(DatabaseMachine):
     """A crash is a power cut: what was not synced is gone."""
 
     def open(self) -> None:
-        self.db = self.database(MemoryStore())
+        self.db = self.database(MemoryStore(read_sorted))
 
     def reopen(self) -> None:
         store = self.db.engine.store

@@ -15,6 +15,9 @@ from tablecast.codec.catalog import (
     CommitMark,
     DroppedUser,
     JobRecord,
+    LoadIntent,
+    LoadStamp,
+    LoadWriter,
     LogStart,
     Namespace,
     NextIds,
@@ -76,6 +79,10 @@ RECORDS: list[Any] = [
     LogStart(10, 2**40),
     CommitMark(258, 1_640_995_200_000, -1),
     NextIds(8, 4),
+    LoadStamp(258, 1_640_995_200_000, 1000),
+    LoadWriter("job:1", 3, 258, 1000, 1_640_995_200_000),
+    LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00", b"\x01", 7),
+    LoadIntent("ab", 258),
     JobRecord("retention", "failed", 1, None, 2, 3, 4, "disk full"),
     User("ann", Role.DBA, "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA", 1, 2, 258),
     DroppedUser("ann", 5),
@@ -95,7 +102,8 @@ GOLDEN = [
         CommitMark(258, 1_640_995_200_000, 4096),
         "0183a3736571cd0102a574735f6d73cf0000017e12ef9c00a76c6173745f6964cd1000",
     ),
-    (NextIds(8, 4), "0182a57461626c6508a5746f70696304"),
+    (NextIds(8, 4, 2), "0183a57461626c6508a5746f70696304a46c6f616402"),
+    (LoadStamp(258, 5, 3), "0183a3736571cd0102a574735f6d7305a4726f777303"),
 ]
 
 
@@ -108,6 +116,7 @@ def test_golden_vectors(record: Any, text: str) -> None:
 def test_a_field_that_is_missing_has_its_default() -> None:
     """How a record of an older tablecast is read."""
     assert decode_record(Namespace, b"\x01" + msgspec.msgpack.encode({"name": "app"})) == Namespace("app", 0)
+    assert decode_record(NextIds, bytes.fromhex("0182a57461626c6508a5746f70696304")) == NextIds(8, 4, 1)
 
 
 def test_a_field_that_is_unknown_is_left_out() -> None:

@@ -46,7 +46,7 @@ def test_the_nth_write_fails_and_never_reaches_the_store(store: FaultyStore, fau
         put(store, b"c")
     assert caught.value.details["errno"] == fault.value
     assert keys(store) == [b"a", b"b"]
-    assert store.calls == {Call.WRITE: 3, Call.SYNC: 0}
+    assert store.calls == {Call.WRITE: 3, Call.SYNC: 0, Call.INGEST: 0}
 
 
 def test_a_short_write_fails_and_is_there_nevertheless(store: FaultyStore) -> None:

@@ -12,6 +12,7 @@ and, for payloads, ```json NAME with one line. Each NAME is made here from value
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,12 +20,24 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tablecast.codec import catalog, group, keys
-from tablecast.codec.catalog import AuditEntry, CommitMark, LogStart, User, decode_record, encode_record
+from tablecast.codec.catalog import (
+    AuditEntry,
+    CommitMark,
+    LoadIntent,
+    LoadStamp,
+    LoadWriter,
+    LogStart,
+    User,
+    decode_record,
+    encode_record,
+)
 from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
-from tablecast.codec.rows import row_codec, row_header, row_stamp
+from tablecast.codec.rows import loaded_row_header, row_codec, row_header, row_load, row_stamp
+from tablecast.codec.sealed import SealedBatch, SealedPart, read_sealed, write_sealed
 from tablecast.core.payload import PayloadEncoder
 from tablecast.core.routing import Append, partition_of
 from tablecast.engine.dedup import decode_seen, dedup_key, encode_seen
@@ -76,6 +89,17 @@ def log_batch() -> bytes:
     return stamp(encoded, first_offset=258, seq=5, ts_ms=MS_2022, first_id=AN_ID, bytes_before=77)
 
 
+def sealed_part() -> bytes:
+    file, row_keys = io.BytesIO(), pa.array([key_of(ORDERS, None, 42)], pa.binary())
+    write_sealed(
+        file, table_id=7, load_number=5, row_keys=row_keys, sst=io.BytesIO(b"SST."), sst_size=4,
+        batches=[(3, 1, 2, b"log.")],
+    )  # fmt: skip
+    return file.getvalue()
+
+
+A_KEY = key_of(ORDERS, None, 42)
+SEALED = SealedPart(7, 5, 1, A_KEY, A_KEY, 20, 4, 24, 28, 2, (SealedBatch(3, 1, 16, 4, 2),), 196)
 REMEMBERED = Remembered(bytes(range(16)), MS_NEXT_DAY, 258, 1)
 SAID = Append(
     3, 0, MessageClass("app.orders", Op.INSERT, PayloadMode.FULL, None),
@@ -84,6 +108,9 @@ SAID = Append(
 PAYLOADS = PayloadEncoder(ORDERS)
 ANN = User("ann", Role.SERVICE, None, MS_2022, MS_2022, 258)
 AUDITED = AuditEntry("ann", Role.DBA, "DROP TOPIC", "app.events", "ok", "", None, MS_2022)
+A_LOAD = LoadStamp(258, MS_2022, 1000)
+A_JOB = LoadWriter("job:1", 3, 258, 1000, MS_2022)
+INTENDED = LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00\x07", b"\x00\x03", 5)
 GIFT = '{"gift":true}'
 
 EXAMPLES: dict[str, Callable[[], bytes]] = {
@@ -93,7 +120,9 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "log-key": lambda: keys.log_key(3, 1, 258),
     "group-key": lambda: keys.group_key(3, "billing", 1),
     "row": lambda: row_header(258, MS_2022) + row_codec(ORDERS).encode(order()),
+    "loaded-row": lambda: loaded_row_header(5) + row_codec(ORDERS).encode(order()),
     "log-batch": log_batch,
+    "sealed-part": sealed_part,
     "idempotency-key": lambda: idempotency_key("ann", "order-42"),
     "idempotency-record": lambda: encode_remembered(REMEMBERED),
     "dedup-key": lambda: dedup_key(SAID, 0),
@@ -104,6 +133,11 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "commit-record": lambda: encode_record(CommitMark(258, MS_2022, AN_ID)),
     "log-start-record": lambda: encode_record(LogStart(258, 77)),
     "audit-key": lambda: catalog.audit_key(258, 1),
+    "load-key": lambda: catalog.load_key(7, 5),
+    "load-record": lambda: encode_record(A_LOAD),
+    "load-writer-key": lambda: catalog.load_writer_key(7, "job:1"),
+    "load-writer-record": lambda: encode_record(A_JOB),
+    "load-intent": lambda: encode_record(INTENDED),
     "user-record": lambda: encode_record(ANN),
     "audit-entry": lambda: encode_record(AUDITED),
     "payload-full": lambda: PAYLOADS.full(order(note=GIFT)),
@@ -119,6 +153,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "log-key": (keys.log_offset, 258),
     "group-key": (keys.decode_group_key, (3, "billing", 1)),
     "log-batch": (lambda data: [m.offset for m in LogBatch(data).messages(3, 1)], [258, 259]),
+    "sealed-part": (lambda data: read_sealed(io.BytesIO(data)), SEALED),
     "idempotency-record": (decode_remembered, REMEMBERED),
     "dedup-entry": (decode_seen, MS_2022),
     "expiry-key": (keys.decode_expiry_key, (MS_NEXT_DAY, "keys", b"iann\x00\x01order-42")),
@@ -126,6 +161,11 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "commit-record": (lambda data: decode_record(CommitMark, data), CommitMark(258, MS_2022, AN_ID)),
     "log-start-record": (lambda data: decode_record(LogStart, data), LogStart(258, 77)),
     "audit-key": (catalog.decode_audit_key, (258, 1)),
+    "loaded-row": (lambda data: (row_codec(ORDERS).decode(data), row_load(data)), (order(), 5)),
+    "load-key": (catalog.decode_load_key, (7, 5)),
+    "load-record": (lambda data: decode_record(LoadStamp, data), A_LOAD),
+    "load-writer-record": (lambda data: decode_record(LoadWriter, data), A_JOB),
+    "load-intent": (lambda data: decode_record(LoadIntent, data), INTENDED),
     "user-record": (lambda data: decode_record(User, data), ANN),
     "audit-entry": (lambda data: decode_record(AuditEntry, data), AUDITED),
 }

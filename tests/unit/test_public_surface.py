@@ -12,6 +12,7 @@ import pytest
 
 import tablecast
 from tablecast import AsyncClient, AsyncConsumer, AsyncDatabase, Client, Consumer, Database, Session
+from tablecast.client.bulk import BulkClient
 from tablecast.sql.aio import AsyncSession
 
 EXPORTED = [
@@ -98,6 +99,20 @@ CLIENT = {name: BOTH_SESSIONS[name] for name in REMOTE} | {
     "consumer": BOTH_DATABASES["consumer"],
     "close": BOTH_DATABASES["close"],
 }
+BULK_CLIENT = {
+    "sql": _REQUEST,
+    "describe_topic": "topic, *, timestamp_ms=None",
+    "stream_log": "topic, partition, start, end, *, topic_id=None",
+    "open_snapshot": "table, *, splits=1",
+    "read_snapshot": "snapshot_id, start=None, end=None, *, seq=False",
+    "close_snapshot": "snapshot_id",
+    "begin_load": "table, writer_id, batch_id, *, mode='insert', kind='rows', op_column=None",
+    "put_part": "load_id, part, source, *, attempt='0', content_type='application/vnd.apache.arrow.stream'",
+    "commit_load": "load_id, parts, *, dead_letters=(), patience_seconds=21600.0",
+    "abort_load": "load_id",
+    "report_pipeline": "name, report",
+    "close": "",
+}
 CONSUMER = {"run": "handler, *, concurrency=1, retry=None, dead_letter=None, until_idle=False", "stop": ""}
 
 
@@ -137,6 +152,7 @@ def test_a_star_import_brings_exactly_these() -> None:
         (AsyncDatabase, BOTH_SESSIONS | BOTH_DATABASES | ASYNC_SESSION | ASYNC_DATABASE),
         (Client, CLIENT),
         (AsyncClient, CLIENT),
+        (BulkClient, BULK_CLIENT),
         (Consumer, CONSUMER),
         (AsyncConsumer, CONSUMER),
     ],

@@ -18,8 +18,10 @@ from tablecast.codec.rows import (
     DEFAULT,
     HEADER_SIZE,
     RowCodec,
+    loaded_row_header,
     row_codec,
     row_header,
+    row_load,
     row_stamp,
 )
 from tablecast.errors import CorruptData, InvalidRequest, NotNullViolation, TypeMismatch, UnknownColumn
@@ -235,13 +237,38 @@ def test_any_bytes_are_a_row_or_corrupt_data(body: bytes) -> None:
     assert len(EVERYTHING.values(row)) == len(FULL)
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_another_format_is_refused(version: int) -> None:
     other = bytes([version]) + STORED[1:]
-    with pytest.raises(CorruptData, match=f"format {version}"):
-        EVERYTHING.decode(other)
-    with pytest.raises(CorruptData, match=f"format {version}"):
-        row_stamp(other)
+    for read in (EVERYTHING.decode, row_stamp, row_load):
+        with pytest.raises(CorruptData, match=f"format {version}"):
+            read(other)
+
+
+# --- rows of sealed loads ------------------------------------------------------------------------------------
+
+LOADED = loaded_row_header(258) + bytes.fromhex(GOLDEN_BODY)
+
+
+def test_the_header_of_a_loaded_row_names_its_load() -> None:
+    assert LOADED[:HEADER_SIZE].hex() == "02" + "0000000000000102" + "00" * 8
+    assert row_load(LOADED) == 258
+    assert row_load(STORED) is None
+
+
+def test_a_loaded_row_is_the_same_row() -> None:
+    assert EVERYTHING.decode(LOADED) == EVERYTHING.decode(STORED)
+
+
+def test_a_loaded_row_has_no_commit_number_of_its_own() -> None:
+    with pytest.raises(CorruptData, match="format 2"):
+        row_stamp(LOADED)
+
+
+@pytest.mark.parametrize("cut", range(HEADER_SIZE))
+def test_a_load_number_needs_a_whole_header(cut: int) -> None:
+    with pytest.raises(CorruptData, match="shorter than its header"):
+        row_load(LOADED[:cut])
 
 
 def test_text_that_is_not_utf8_is_corrupt() -> None:

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tablecast.cli.app_copy import copy_app
+from tablecast.cli.app_pipelines import pipelines_app
 from tablecast.cli.app_user import user_app
 from tablecast.cli.options import Format, Interval, MessageFormat, RoleName, Watch, on_target
 from tablecast.cli.target import Target, require_local
@@ -44,6 +46,8 @@ app = typer.Typer(
     epilog='Example: tablecast sql ./shop -c "SELECT * FROM system.tables"',
 )
 app.add_typer(user_app)
+app.add_typer(pipelines_app)
+app.add_typer(copy_app)
 
 LocalPath = Annotated[str, typer.Argument(metavar="PATH", help="The directory of the database.", show_default=False)]
 

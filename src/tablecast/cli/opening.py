@@ -109,7 +109,7 @@ def connected(target: Target, namespace: str = "default") -> Iterator[Client]:
         timeout_seconds=ANSWER_SECONDS,
         retry=_retry(),
     ) as client:
-        with _explained(target, who.user):
+        with explained_sign_in(target, who.user):
             client.query(_FIRST)
         yield client
 
@@ -128,7 +128,7 @@ async def _connected_async(target: Target) -> AsyncIterator[AsyncClient]:
         timeout_seconds=ANSWER_SECONDS,
         retry=_retry(),
     ) as client:
-        with _explained(target, who.user):
+        with explained_sign_in(target, who.user):
             await client.query(_FIRST)
         yield client
 
@@ -152,7 +152,7 @@ def trust(target: Target) -> None:
 
 
 @contextmanager
-def _explained(target: Target, user: str | None) -> Iterator[None]:
+def explained_sign_in(target: Target, user: str | None) -> Iterator[None]:
     """Says what the first request met in terms of what was given on the command line."""
     try:
         yield

@@ -33,14 +33,14 @@ ORDER BY g.topic, g.group_id, g.partition_id
 
 
 def show_topics(target: Target, interval_seconds: float | None) -> None:
-    _show(target, topics_table, interval_seconds)
+    show(target, topics_table, interval_seconds)
 
 
 def show_groups(target: Target, interval_seconds: float | None) -> None:
-    _show(target, groups_table, interval_seconds)
+    show(target, groups_table, interval_seconds)
 
 
-def _show(target: Target, make: Callable[[Opened], Table], interval_seconds: float | None) -> None:
+def show(target: Target, make: Callable[[Opened], Table], interval_seconds: float | None) -> None:
     with opened(target) as database:
         if interval_seconds is None:
             output().print(make(database))
@@ -58,7 +58,7 @@ def _show(target: Target, make: Callable[[Opened], Table], interval_seconds: flo
 
 
 def topics_table(database: Opened) -> Table:
-    table = _table("topic", "alias", "partitions", "sources", "messages", "size", "kept for", "kept up to")
+    table = table_of("topic", "alias", "partitions", "sources", "messages", "size", "kept for", "kept up to")
     for name, alias, partitions, sources, messages, size, seconds, max_bytes in database.query(_TOPICS):
         table.add_row(
             name, visible(alias or ""), f"{partitions:,}", f"{sources:,}", f"{messages:,}", decimal(size),
@@ -68,7 +68,7 @@ def topics_table(database: Opened) -> Table:
 
 
 def groups_table(database: Opened) -> Table:
-    table = _table("topic", "group", "partition", "committed", "claimed", "end", "lag", "", "behind")
+    table = table_of("topic", "group", "partition", "committed", "claimed", "end", "lag", "", "behind")
     for topic, group, partition, committed, claimed, end, lag, seconds, kept in database.query(_GROUPS):
         table.add_row(
             topic, visible(group), f"{partition}", f"{committed:,}", f"{claimed:,}", f"{end:,}", f"{lag:,}",
@@ -94,9 +94,9 @@ def duration(seconds: float) -> str:
     return f"{round(seconds, 1):g} s"
 
 
-def _table(*headings: str) -> Table:
+def table_of(*headings: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        named = heading in ("topic", "alias", "group", "")
+        named = heading in ("topic", "alias", "group", "", "pipeline", "into", "state", "last error")
         table.add_column(heading, justify="left" if named else "right", overflow="fold")
     return table

@@ -16,16 +16,18 @@ import pyarrow as pa
 
 from tablecast.client import wire
 from tablecast.client.arriving import batches
+from tablecast.client.bulk_server import Server
 from tablecast.client.coalesce import Coalescer, Outcome, new_key
 from tablecast.client.connection import ARROW_STREAM, LOG, Connection, Request
 from tablecast.client.consumer_async import AsyncConsumer
+from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.statements import Kind, kind_of
 from tablecast.client.transport import CONNECTIONS
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.consumed import decode_consumed
 from tablecast.codec.result import Result
-from tablecast.errors import DatabaseClosed, InvalidRequest
+from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 
@@ -63,7 +65,22 @@ class AsyncClient:
     async def execute_all(
         self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
     ) -> list[Result]:
-        """Every statement's result. With an idempotency key they are one transaction, committed once."""
+        """Every statement's result. With an idempotency key they are one transaction, committed once.
+
+        COPY and AUDIT, each in a text of its own, run on Spark in a thread of this process."""
+        try:
+            return await self.execute_there(sql, params, idempotency_key=idempotency_key)
+        except RunsOnSpark as e:
+            return [await asyncio.to_thread(run_on_spark, e, self.server)]
+
+    @property
+    def server(self) -> Server:
+        return self._connection.server
+
+    async def execute_there(
+        self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
+    ) -> list[Result]:
+        """At the server, whatever it says: RunsOnSpark for what runs elsewhere."""
         kind = kind_of(sql)
         fields = {"sql": sql, "params": list(params)}
         if kind is Kind.WRITE:

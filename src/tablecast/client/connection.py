@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from tablecast.client.bulk_server import Server
 from tablecast.client.failures import refusal
 from tablecast.client.retry import Retry
 from tablecast.client.tokens import Tokens
@@ -80,9 +81,15 @@ class Connection:
         self.url, user, password = _address(url, user, password, token)
         self._transport = Transport(self.url)
         self._tokens = Tokens(self._ask, user=user, password=password, token=token, monotonic=monotonic)
+        self._who = (user, password, token)
         self._timeout_seconds = timeout_seconds
         self._retry = retry
         self._monotonic, self._sleep, self._chance = monotonic, sleep, chance
+
+    @property
+    def server(self) -> Server:
+        """The same server and user, for work that has connections of its own."""
+        return Server(self.url, *self._who, timeout_seconds=self._timeout_seconds)
 
     async def call(self, request: Request) -> Answer:
         """The answer, which has a status of 2xx; anything else is raised."""

@@ -71,12 +71,11 @@ class Exchange(asyncio.Protocol):
         return chunk
 
     async def read_all(self) -> bytes:
-        while not self._is_complete:
-            await self._something()
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        self._buffered = 0
-        return body
+        """Piece by piece: a connection that was paused for the size of what had come goes on as it is read."""
+        pieces = []
+        while piece := await self.read():
+            pieces.append(piece)
+        return b"".join(pieces)
 
     @property
     def is_reusable(self) -> bool:

@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from tablecast.client.asynchronous import TIMEOUT_SECONDS, AsyncClient, connect_async
 from tablecast.client.consumer import Consumer
+from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.result import Result
-from tablecast.errors import DatabaseClosed, InvalidRequest, TablecastError
+from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark, TablecastError
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 
@@ -95,11 +96,16 @@ class Client:
 
     def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
         """Runs one or several statements and returns the last one's result."""
-        return self._thread.run(lambda: self._client.execute(sql, params, idempotency_key=idempotency_key))
+        return self.execute_all(sql, params, idempotency_key=idempotency_key)[-1]
 
     def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
-        """Every statement's result. With an idempotency key they are one transaction, committed once."""
-        return self._thread.run(lambda: self._client.execute_all(sql, params, idempotency_key=idempotency_key))
+        """Every statement's result. With an idempotency key they are one transaction, committed once.
+
+        COPY and AUDIT, each in a text of its own, run on Spark in this thread."""
+        try:
+            return self._thread.run(lambda: self._client.execute_there(sql, params, idempotency_key=idempotency_key))
+        except RunsOnSpark as e:
+            return [run_on_spark(e, self._client.server)]
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""

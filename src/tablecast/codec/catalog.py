@@ -11,6 +11,10 @@ job/NAME                          JobRecord: what a job did last
 user/NAME                         User: an account
 dropped-user/NAME                 DroppedUser: an account that is gone, but left rows
 audit/COMMIT (u64) NUMBER (u32)   AuditEntry: numbered from 0 within its commit
+pipeline/NAME                     model.pipeline.Pipeline, under its full name
+load/TABLE (u32) NUMBER (u64)     LoadStamp: which commit a sealed load became
+load-writer/TABLE (u32) WRITER    LoadWriter: the last batch that a writer loaded into a table
+load-intent                       LoadIntent: files that the last commit takes in; gone with the next commit
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from tablecast.errors import CorruptData
+from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import Role, TableSchema
 from tablecast.model.topic import Topic
 
@@ -48,6 +53,7 @@ class CommitMark(msgspec.Struct, frozen=True):
 class NextIds(msgspec.Struct, frozen=True):
     table: int = 1
     topic: int = 1
+    load: int = 1
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -96,15 +102,55 @@ class AuditEntry(msgspec.Struct, frozen=True):
     time_ms: int = 0
 
 
-Record = Namespace | TableSchema | Topic | LogStart | CommitMark | NextIds | JobRecord | User | DroppedUser | AuditEntry
-R = TypeVar("R", Namespace, TableSchema, Topic, LogStart, CommitMark, NextIds, JobRecord, User, DroppedUser, AuditEntry)
+class LoadStamp(msgspec.Struct, frozen=True):
+    """What the headers of a sealed load's rows stand for. `rows` is how many it brought."""
+
+    seq: int
+    ts_ms: int
+    rows: int = 0
+
+
+class LoadWriter(msgspec.Struct, frozen=True):
+    """Batches up to `batch_id` are done. `seq`, `rows` and `ts_ms` are of that batch."""
+
+    writer_id: str
+    batch_id: int
+    seq: int
+    rows: int
+    ts_ms: int
+
+
+class LoadIntent(msgspec.Struct, frozen=True):
+    """What the commit `seq` takes in besides its batch: files in staging, by family. `row_key` and `log_key` are keys
+    that are in the store once that has happened; empty if the family gets no file."""
+
+    load_id: str
+    seq: int
+    row_files: tuple[str, ...] = ()
+    log_files: tuple[str, ...] = ()
+    row_key: bytes = b""
+    log_key: bytes = b""
+    load_number: int = 0
+
+
+Record = (
+    Pipeline | Namespace | TableSchema | Topic | LogStart | CommitMark | NextIds | JobRecord | User | DroppedUser | AuditEntry
+    | LoadStamp | LoadWriter | LoadIntent
+)  # fmt: skip
+R = TypeVar(
+    "R", Pipeline, Namespace, TableSchema, Topic, LogStart, CommitMark, NextIds, JobRecord, User, DroppedUser, AuditEntry,
+    LoadStamp, LoadWriter, LoadIntent,
+)  # fmt: skip
 
 COMMIT_KEY = b"commit"
 IDS_KEY = b"ids"
 NAMESPACES, TABLES, TOPICS, LOG_STARTS, JOBS = b"namespace/", b"table/", b"topic/", b"log-start/", b"job/"
+LOADS, LOAD_WRITERS, INTENT_KEY = b"load/", b"load-writer/", b"load-intent"
 USERS, DROPPED_USERS, AUDIT = b"user/", b"dropped-user/", b"audit/"
+PIPELINES = b"pipeline/"
 
 _ID, _PLACE, _ENTRY = struct.Struct(">I"), struct.Struct(">IH"), struct.Struct(">QI")
+_LOAD = struct.Struct(">IQ")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -155,6 +201,25 @@ def user_key(name: str) -> bytes:
 
 def dropped_user_key(name: str) -> bytes:
     return DROPPED_USERS + name.encode()
+
+
+def pipeline_key(full_name: str) -> bytes:
+    return PIPELINES + full_name.encode()
+
+
+def load_key(table_id: int, load_number: int) -> bytes:
+    return LOADS + _LOAD.pack(table_id, load_number)
+
+
+def decode_load_key(key: bytes) -> tuple[int, int]:
+    if len(key) != len(LOADS) + _LOAD.size:
+        raise CorruptData(f"the key {key!r} is not that of a load")
+    table_id, load_number = _LOAD.unpack_from(key, len(LOADS))
+    return table_id, load_number
+
+
+def load_writer_key(table_id: int, writer_id: str) -> bytes:
+    return LOAD_WRITERS + _ID.pack(table_id) + writer_id.encode()
 
 
 def audit_key(seq: int, number: int) -> bytes:

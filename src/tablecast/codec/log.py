@@ -45,6 +45,8 @@ from tablecast.model.message import Message
 from tablecast.model.topic import PayloadMode
 
 LOG_FORMAT = 1
+LOG_BATCH_MESSAGES = 16_384  # one log batch at most: a reader decodes a whole batch to serve one message of it
+LOG_BATCH_BYTES = 4 * 2**20  # and at most about this many payload bytes, for the same reason
 ID_STEP = 1024  # the distance between two ids of one generator: see core.snowflake
 HEAD = struct.Struct("<BBHIQQQQQIIQ")
 _STAMP = struct.Struct("<QQQQQ")
@@ -138,6 +140,35 @@ def encode_log_batch(
         columns.append(array("H", class_of).tobytes())
     # One join: a copy of all payloads on the way would cost as much as the rest.
     return b"".join((*columns, table, *keys, *payloads))
+
+
+def encode_log_columns(
+    message_class: MessageClass,
+    pieces: Sequence[tuple[pa.Array, pa.Array, np.ndarray]],
+    place: Place = NOWHERE,
+) -> bytes:
+    """The same batch of messages of one class, which are given as pieces: binary arrays of keys and payloads, and their
+    hashes. No message is looked at, and none is copied but into the batch."""
+    source, op, mode, user_id = message_class
+    table = msgspec.msgpack.encode([(source, int(op), mode.value, user_id)])
+    key_starts, keys = _starts_and_data([piece[0] for piece in pieces])
+    payload_starts, payloads = _starts_and_data([piece[1] for piece in pieces])
+    count, sizes = len(key_starts) - 1, (len(table), int(key_starts[-1]), int(payload_starts[-1]))
+    head = HEAD.pack(LOG_FORMAT, 0, 1, count, *place, *sizes)
+    hashes = np.concatenate([piece[2] for piece in pieces]).astype("<u8", copy=False)
+    columns = (hashes.tobytes(), key_starts.tobytes(), payload_starts.tobytes())
+    return b"".join((head, *columns, table, *keys, *payloads))
+
+
+def _starts_and_data(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[memoryview]]:
+    """Where each value begins and the last one ends, over all arrays, and their bytes."""
+    lengths, views = [np.zeros(1, np.int32)], []
+    for values in arrays:
+        _, starts_buffer, data = values.buffers()
+        starts = np.frombuffer(starts_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+        lengths.append(np.diff(starts))
+        views.append(memoryview(b"" if data is None else data)[int(starts[0]) : int(starts[-1])])
+    return np.concatenate(lengths).cumsum(dtype="<u4"), views
 
 
 def stamp(batch: bytes, *, first_offset: int, seq: int, ts_ms: int, first_id: int, bytes_before: int) -> bytes:

@@ -7,6 +7,14 @@ Stored value of a row (family ROWS):
     bytes 9-16   time of that commit, UTC milliseconds, u64 big-endian
     rest         the body: a MessagePack array, one value per column in the table's order
 
+A row that a sealed load brought was finished before anybody knew its commit. Its header names the load instead, whose
+record (codec.catalog.LoadStamp) has the rest:
+
+    byte 0       format version, 2
+    bytes 1-8    load number, u64 big-endian
+    bytes 9-16   zero
+    rest         the body, as above
+
 In the body a DECIMAL is its text, a TIMESTAMP MessagePack's timestamp extension, a UUID 16 bytes, DATE and TIME their
 ISO text, JSON its compact text; NULL is nil. Columns are only appended to a table, so a body that is shorter than the
 table has columns was written before they were added: they hold their default.
@@ -36,7 +44,8 @@ from tablecast.errors import CorruptData, InvalidRequest, NotNullViolation, Tabl
 from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
 
 ROW_FORMAT = 1
-_FORMAT_BYTE = bytes([ROW_FORMAT])
+LOADED_FORMAT = 2
+_FORMAT_BYTES = (bytes([ROW_FORMAT]), bytes([LOADED_FORMAT]))
 _HEADER = struct.Struct(">BQQ")
 HEADER_SIZE = _HEADER.size
 
@@ -108,14 +117,33 @@ def row_header(seq: int, ts_ms: int) -> bytes:
     return _HEADER.pack(ROW_FORMAT, seq, ts_ms)
 
 
+def loaded_row_header(load_number: int) -> bytes:
+    """The header of every row of one sealed load."""
+    return _HEADER.pack(LOADED_FORMAT, load_number, 0)
+
+
 def row_stamp(value: bytes) -> tuple[int, int]:
-    """The commit number and time of a stored row."""
+    """The commit number and time of a stored row that has them itself; of any row: `engine.catalog.Table.stamp`."""
+    version, seq, ts_ms = _unpack_header(value)
+    if version != ROW_FORMAT:
+        raise CorruptData(f"a stored row has format {version}; one with its own commit number has {ROW_FORMAT}")
+    return seq, ts_ms
+
+
+def row_load(value: bytes) -> int | None:
+    """The number of the load that brought a stored row; None if it has its own commit number."""
+    version, number, _ = _unpack_header(value)
+    if version == ROW_FORMAT:
+        return None
+    if version != LOADED_FORMAT:
+        raise CorruptData(f"a stored row has format {version}; this tablecast reads {ROW_FORMAT} and {LOADED_FORMAT}")
+    return number
+
+
+def _unpack_header(value: bytes) -> tuple[int, int, int]:
     if len(value) < HEADER_SIZE:
         raise CorruptData(f"a stored row of {len(value)} bytes is shorter than its header of {HEADER_SIZE}")
-    version, seq, ts_ms = _HEADER.unpack_from(value)
-    if version != ROW_FORMAT:
-        raise CorruptData(f"a stored row has format {version}; this tablecast reads {ROW_FORMAT}")
-    return seq, ts_ms
+    return _HEADER.unpack_from(value)
 
 
 @lru_cache(maxsize=512)
@@ -149,9 +177,12 @@ class RowCodec:
 
     def decode(self, value: bytes) -> Row:
         """The row in a stored value."""
-        if value[:1] != _FORMAT_BYTE:
+        if value[:1] not in _FORMAT_BYTES:
             found = value[0] if value else "no byte"
-            raise CorruptData(f"a row of {self.schema.full_name} has format {found}; this tablecast reads {ROW_FORMAT}")
+            raise CorruptData(
+                f"a row of {self.schema.full_name} has format {found}; this tablecast reads {ROW_FORMAT} and "
+                f"{LOADED_FORMAT}"
+            )
         try:
             return self._decode(value[HEADER_SIZE:])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:

@@ -34,6 +34,11 @@ NAMES: Final = frozenset(
         "during_open",
         "during_checkpoint",
         "during_drop",
+        "during_staging",  # a part is on disk, not yet under its name
+        "before_ingest",  # a load is decided and durable, none of its files is taken in
+        "during_ingest",  # the files of one family are, those of the next are not
+        "before_forgetting",  # a load is acknowledged, its files are still in staging
+        "during_resolve",  # at opening, a load that was cut off is being completed
     }
 )
 

@@ -11,17 +11,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tablecast.codec.catalog import Namespace, User
-from tablecast.codec.rows import RowCodec, row_codec
+from tablecast.codec.rows import LOADED_FORMAT, RowCodec, row_codec, row_load, row_stamp
 from tablecast.core.expression import Expression, compile_filter
 from tablecast.core.payload import PayloadEncoder, payload_encoder
 from tablecast.core.routing import CompiledRoute, compile_route
-from tablecast.errors import UnknownNamespace, UnknownTable, UnknownTopic, UnknownUser
+from tablecast.errors import CorruptData, UnknownNamespace, UnknownPipeline, UnknownTable, UnknownTopic, UnknownUser
 from tablecast.model.change import Op
+from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic
 
 SYSTEM_NAMESPACE = "system"
 DEFAULT_NAMESPACE = "default"
+
+
+# Commit number and time of each sealed load of one table, by load number. Only ever added to, by the writer and before
+# any row of the load can be seen, so all versions of a table share one.
+Stamps = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class Table:
     payload: PayloadEncoder
     checks: tuple[Expression, ...]
     routes: Mapping[Op, tuple[CompiledRoute, ...]]
+    loads: Stamps = field(default_factory=dict)
 
     @property
     def table_id(self) -> int:
@@ -40,8 +47,18 @@ class Table:
     def ttl_ms(self) -> int | None:
         return None if self.schema.ttl_seconds is None else self.schema.ttl_seconds * 1000
 
+    def stamp(self, value: bytes) -> tuple[int, int]:
+        """The commit number and time of a stored row."""
+        if not value or value[0] != LOADED_FORMAT:
+            return row_stamp(value)
+        number = row_load(value)
+        found = None if number is None else self.loads.get(number)
+        if found is None:
+            raise CorruptData(f"a row of {self.schema.full_name} is of load {number}, which is not recorded")
+        return found
 
-def compile_table(schema: TableSchema, topics: Iterable[Topic]) -> Table:
+
+def compile_table(schema: TableSchema, topics: Iterable[Topic], loads: Stamps | None = None) -> Table:
     routes: dict[Op, list[CompiledRoute]] = {op: [] for op in Op}
     for topic in topics:
         for route in topic.routes:
@@ -51,7 +68,7 @@ def compile_table(schema: TableSchema, topics: Iterable[Topic]) -> Table:
                     routes[op].append(compiled)
     checks = tuple(compile_filter(check, schema) for check in schema.checks)
     frozen = {op: tuple(found) for op, found in routes.items()}
-    return Table(schema, row_codec(schema), payload_encoder(schema), checks, frozen)
+    return Table(schema, row_codec(schema), payload_encoder(schema), checks, frozen, {} if loads is None else loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,7 @@ class Catalog:
     table_ids: Mapping[str, int] = field(default_factory=dict)
     topic_ids: Mapping[str, int] = field(default_factory=dict)  # full names and aliases: one space
     users: Mapping[str, User] = field(default_factory=dict)
+    pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -69,14 +87,18 @@ class Catalog:
         schemas: Iterable[TableSchema],
         topics: Iterable[Topic],
         users: Iterable[User] = (),
+        pipelines: Iterable[Pipeline] = (),
+        loads: Mapping[int, Stamps] | None = None,
     ) -> Catalog:
         kept = tuple(topics)
         catalog = Catalog(
             {n.name: n for n in namespaces},
             topics={t.topic_id: t for t in kept},
             users={user.name: user for user in users},
+            pipelines={pipeline.full_name: pipeline for pipeline in pipelines},
         )
-        tables = {schema.table_id: compile_table(schema, kept) for schema in schemas}
+        stamps = loads or {}
+        tables = {s.table_id: compile_table(s, kept, stamps.get(s.table_id)) for s in schemas}
         return replace(catalog, tables=tables)._named()
 
     def _named(self) -> Catalog:
@@ -118,6 +140,17 @@ class Catalog:
             raise UnknownUser(f"there is no user {name!r}", user=name)
         return found
 
+    def pipeline(self, full_name: str) -> Pipeline:
+        found = self.pipelines.get(full_name)
+        if found is None:
+            raise UnknownPipeline(
+                f"there is no pipeline {full_name}{_nearest(full_name, self.pipelines)}", pipeline=full_name
+            )
+        return found
+
+    def pipelines_using(self, *, table: str | None = None, topic: str | None = None) -> list[Pipeline]:
+        return [p for p in self.pipelines.values() if table in p.tables or topic in p.topics]
+
     def topics_fed_by(self, table_id: int) -> list[Topic]:
         return [topic for topic in self.topics.values() if any(r.table_id == table_id for r in topic.routes)]
 
@@ -135,8 +168,15 @@ class Catalog:
     def without_user(self, name: str) -> Catalog:
         return replace(self, users={k: v for k, v in self.users.items() if k != name})
 
+    def with_pipeline(self, pipeline: Pipeline) -> Catalog:
+        return replace(self, pipelines={**self.pipelines, pipeline.full_name: pipeline})
+
+    def without_pipeline(self, full_name: str) -> Catalog:
+        return replace(self, pipelines={k: v for k, v in self.pipelines.items() if k != full_name})
+
     def with_table(self, schema: TableSchema) -> Catalog:
-        table = compile_table(schema, self.topics.values())
+        known = self.tables.get(schema.table_id)
+        table = compile_table(schema, self.topics.values(), known.loads if known else None)
         return replace(self, tables={**self.tables, schema.table_id: table})._named()
 
     def without_table(self, table_id: int) -> Catalog:
@@ -157,7 +197,7 @@ class Catalog:
             for route in version.routes
         }
         tables = {
-            table_id: compile_table(table.schema, topics.values()) if table_id in fed else table
+            table_id: compile_table(table.schema, topics.values(), table.loads) if table_id in fed else table
             for table_id, table in self.tables.items()
         }
         return replace(self, topics=topics, tables=tables)._named()

@@ -21,8 +21,9 @@ from tablecast.core.routing import Append, route_run
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.decision import Decision, Record
+from tablecast.engine.decision import Decision, Loaded, Record
 from tablecast.engine.dedup import deduplicate
+from tablecast.engine.guards import Guards
 from tablecast.engine.logs import Appended, LogState
 from tablecast.engine.overlay import merged
 from tablecast.model.change import ChangeRun, Op
@@ -42,15 +43,30 @@ class Commit:
     deduplicated: int
     appended: Mapping[tuple[int, int], int]  # (topic, partition) -> how many messages it got
     letters: int  # of them dead letters, and what was sent back as a new message
+    loaded: Loaded | None = None  # a sealed load: rows that are in no run, and files that are still to be taken in
 
 
 class PendingCommit:
     """Implements `View` over the store and everything already applied to this commit."""
 
-    def __init__(self, store: Store, catalog: Catalog, logs: LogState, bounds: KeyBounds, seq: int, ts_ms: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        logs: LogState,
+        bounds: KeyBounds,
+        seq: int,
+        ts_ms: int,
+        guards: Guards | None = None,
+        *,
+        follows_load: bool = False,
+    ) -> None:
         self._store = store
         self._logs = logs
         self._bounds = bounds
+        self._guards = guards or Guards()
+        self._follows_load = follows_load  # then this commit removes the intent of the one before
+        self._loaded: Loaded | None = None
         self.catalog = catalog
         self.seq = seq
         self.ts_ms = ts_ms
@@ -136,6 +152,8 @@ class PendingCommit:
         self._deduplicated += deduplicated
         self._letters += len(decision.letters)
         self.catalog = catalog
+        if decision.loaded is not None:
+            self._take_load(decision.loaded)
 
     def _route(self, decision: Decision) -> tuple[list[Append], list[Record], int]:
         """The messages, the records that remember them, and how many were dropped as said before.
@@ -175,11 +193,20 @@ class PendingCommit:
         table = self.catalog.tables[run.table_id]
         if run.op is Op.INSERT:
             self._bounds.raise_to(table.codec.prefix(run.user_id), max(run.keys))
+            self._guards.note(run.table_id, run.keys)
         self._dirty = True
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms
             for key in run.keys:
                 put(Family.EXPIRY, keys.expiry_key(expires, Family.ROWS, key), b"")
+
+    def _take_load(self, loaded: Loaded) -> None:
+        table = self.catalog.tables[loaded.table_id]
+        if loaded.rows:
+            self._bounds.raise_to(table.codec.prefix(None), loaded.last_key)
+            table.loads[loaded.load_number] = self.seq, loaded.ts_ms
+        self._loaded = loaded
+        self._dirty = True
 
     def _put(self, family: Family, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -205,14 +232,30 @@ class PendingCommit:
         for (topic_id, partition), start in self._log_starts.items():
             self._logs.at(topic_id, partition).start = start
             self._batch.put(Family.META, records.log_start_key(topic_id, partition), records.encode_record(start))
+        self._close_load(ends)
         mark = records.CommitMark(self.seq, self.ts_ms, ids.last)
         self._batch.put(Family.META, records.COMMIT_KEY, records.encode_record(mark))
         starts = {place: start.offset for place, start in self._log_starts.items()}
         counts = {place: len(appended.keys) for place, appended in self._appended.items()}
+        if self._loaded is not None:
+            counts |= {place: end.appended for place, end in self._loaded.ends.items()}
         commit = Commit(
-            self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters
+            self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters,
+            self._loaded,
         )  # fmt: skip
         return self._batch, commit
+
+    def _close_load(self, ends: dict[tuple[int, int], int]) -> None:
+        """Moves the log counters over what a load brought; its intent takes the place of the one before."""
+        intent = None if self._loaded is None else self._loaded.intent
+        if intent is not None:
+            self._batch.put(Family.META, records.INTENT_KEY, records.encode_record(intent))
+        elif self._follows_load:
+            self._batch.delete(Family.META, records.INTENT_KEY)
+        for place, end in ({} if self._loaded is None else self._loaded.ends).items():
+            log = self._logs.at(*place)
+            ends[place] = log.next_offset = end.offset
+            log.bytes_end = end.bytes
 
     def _log(self, where: tuple[int, int], appended: Appended, ids: SnowflakeIds) -> int:
         log = self._logs.at(*where)

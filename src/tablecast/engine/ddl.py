@@ -5,6 +5,7 @@ What a dropped thing held is removed by range in the same commit: no crash leave
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from tablecast.errors import (
     UnknownSource,
 )
 from tablecast.model.change import ChangeRun, Op
+from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import Column, DefaultKind, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.storage.base import Family
@@ -82,6 +84,7 @@ class DropNamespace(Alone):
         view.catalog.namespace(self.name)
         held = [t.schema.full_name for t in view.catalog.tables.values() if t.schema.namespace == self.name]
         held += [t.full_name for t in view.catalog.topics.values() if t.namespace == self.name]
+        held += [p.full_name for p in view.catalog.pipelines.values() if p.namespace == self.name]
         if held:
             raise InUse(f"namespace {self.name} still holds {', '.join(sorted(held)[:5])}: drop them first")
         return Decision(
@@ -172,8 +175,14 @@ class DropTable(Alone):
                 table=self.table,
                 topics=[topic.full_name for topic in fed],
             )
+        used = view.catalog.pipelines_using(table=self.table)
+        if used and not self.cascade:
+            raise in_use(f"table {self.table}", used, "or DROP TABLE … CASCADE drops them too")
         catalog = view.catalog
         dropped: list[Record] = [(Family.META, records.table_key(table_id), None)]
+        for pipeline in used:
+            catalog = catalog.without_pipeline(pipeline.full_name)
+            dropped.append((Family.META, records.pipeline_key(pipeline.full_name), None))
         for topic in fed:
             kept = tuple(route for route in topic.routes if route.table_id != table_id)
             altered = msgspec.structs.replace(topic, routes=kept)
@@ -183,9 +192,21 @@ class DropTable(Alone):
         return Decision(
             True,
             records=dropped,
-            ranges=[_whole(Family.ROWS, keys.table_prefix(table_id))],
+            ranges=[
+                _whole(Family.ROWS, keys.table_prefix(table_id)),
+                _whole(Family.META, records.LOADS + keys.table_prefix(table_id)),
+                _whole(Family.META, records.LOAD_WRITERS + keys.table_prefix(table_id)),
+            ],
             catalog=catalog.without_table(table_id),
         )
+
+
+def in_use(what: str, pipelines: Sequence[Pipeline], instead: str = "") -> InUse:
+    names = ", ".join(pipeline.full_name for pipeline in pipelines)
+    return InUse(
+        f"{what} is used by the pipeline {names}: drop it first" + (f", {instead}" if instead else ""),
+        pipelines=[pipeline.full_name for pipeline in pipelines],
+    )
 
 
 def _whole(family: Family, prefix: bytes) -> tuple[Family, bytes, bytes]:
@@ -227,23 +248,24 @@ class CreateTopic(Alone):
                 )
         check_topic(self.topic)
         made = [self.topic]
-        dead_letter = _missing_dead_letter(catalog, self.topic)
+        dead_letter = missing_topic(catalog, self.topic.dead_letter)
         if dead_letter is not None:
             made.append(dead_letter)
-        return Decision(True, records=(added := _add_topics(view, made))[0], catalog=added[1])
+        return Decision(True, records=(added := add_topics(view, made))[0], catalog=added[1])
 
 
-def _missing_dead_letter(catalog: Catalog, topic: Topic) -> Topic | None:
-    if topic.dead_letter is None or topic.dead_letter in catalog.topic_ids:
+def missing_topic(catalog: Catalog, dead_letter: str | None) -> Topic | None:
+    """The dead-letter topic that is to be made, if there is none of this name."""
+    if dead_letter is None or dead_letter in catalog.topic_ids:
         return None
-    namespace, _, name = topic.dead_letter.partition(".")
+    namespace, _, name = dead_letter.partition(".")
     if not name:
-        raise InvalidTopic(f"dead_letter {topic.dead_letter!r} must be namespace.topic", topic=topic.full_name)
+        raise InvalidTopic(f"dead_letter {dead_letter!r} must be namespace.topic", topic=dead_letter)
     catalog.namespace(namespace)
     return Topic(0, namespace, name)
 
 
-def _add_topics(view: View, topics: list[Topic]) -> tuple[list[Record], Catalog]:
+def add_topics(view: View, topics: list[Topic]) -> tuple[list[Record], Catalog]:
     catalog, ids, saved = view.catalog, next_ids(view), []
     for topic in topics:
         topic = msgspec.structs.replace(topic, topic_id=ids.topic, created_ms=view.ts_ms)
@@ -264,8 +286,8 @@ class SetTopic(Alone):
         topic = view.catalog.topic(self.topic)
         altered = msgspec.structs.replace(topic, **self.settings)
         check_topic(altered)
-        dead_letter = _missing_dead_letter(view.catalog, altered)
-        saved, catalog = _add_topics(view, [dead_letter]) if dead_letter else ([], view.catalog)
+        dead_letter = missing_topic(view.catalog, altered.dead_letter)
+        saved, catalog = add_topics(view, [dead_letter]) if dead_letter else ([], view.catalog)
         return Decision(
             True,
             records=[*saved, _saved(records.topic_key(topic.topic_id), altered)],
@@ -376,6 +398,9 @@ class DropTopic(Alone):
                 f"{topic.full_name} takes the dead letters of {', '.join(users)}: drop or ALTER them first",
                 topic=topic.full_name,
             )
+        used = view.catalog.pipelines_using(topic=topic.full_name)
+        if used:
+            raise in_use(f"topic {topic.full_name}", used)
         prefix = keys.topic_prefix(topic.topic_id)
         failpoint.hit("during_drop")
         return Decision(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tablecast.codec.catalog import LogStart
+from tablecast.codec.catalog import LoadIntent, LogStart
 from tablecast.core.routing import Append
 from tablecast.engine.catalog import Catalog
 from tablecast.errors import TablecastError
@@ -59,6 +59,28 @@ class View(RowView, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a partition's log ends after messages that were encoded elsewhere."""
+
+    offset: int
+    bytes: int
+    appended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A sealed load on its way into a commit. Its log batches are in `records` of the decision, or in files."""
+
+    table_id: int
+    load_number: int
+    rows: int
+    ts_ms: int
+    last_key: bytes
+    ends: dict[tuple[int, int], LogEnd]
+    intent: LoadIntent | None  # None: everything is in the batch
+
+
 @dataclass(slots=True)
 class Decision:
     """What a command does and answers."""
@@ -71,6 +93,7 @@ class Decision:
     ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     catalog: Catalog | None = None
     log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)
+    loaded: Loaded | None = None  # only of a command that is alone
 
 
 class Command(Protocol):

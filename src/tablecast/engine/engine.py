@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -25,10 +25,13 @@ from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
 from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
+from tablecast.engine.guards import Guards
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
+from tablecast.engine.loads import Loads
 from tablecast.engine.log import batches_from, gone, head_at, offset_at_time, read_arrow, read_messages
 from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.engine.observer import NOBODY, Observer, tell
+from tablecast.engine.pipelines import PipelineReports
 from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
@@ -44,6 +47,14 @@ DEFAULT_VISIBILITY_MS = 60_000
 
 def system_clock() -> int:
     return time.time_ns() // 1_000_000
+
+
+class Published(NamedTuple):
+    """What one durable commit left, as one value: read apart, the three may be of two commits."""
+
+    snapshot: Snapshot
+    catalog: Catalog
+    seq: int
 
 
 class Engine:
@@ -64,6 +75,7 @@ class Engine:
         self.seq = recovered.mark.seq
         self._floor_ms = recovered.mark.ts_ms
         self.snapshot: Snapshot = store.snapshot(*PUBLISHED)
+        self.published = Published(self.snapshot, self.catalog, self.seq)
         self._logs: LogState = recovered.logs
         self._ends = {place: log.next_offset for place, log in recovered.logs.partitions.items()}
         self._starts = {place: log.start.offset for place, log in recovered.logs.partitions.items()}
@@ -71,6 +83,7 @@ class Engine:
         self.commits = 0
         self.ids = SnowflakeIds(node, recovered.mark.last_id)
         self.feed = Feed()
+        self.pipeline_reports = PipelineReports(self.now_ms)
         self._recent = RecentBatches()
         self._turn = 0  # which partition a group's next claim looks at first
         self._closed = False
@@ -85,6 +98,7 @@ class Engine:
             durability=self.durability,
             published=self._publish,
         )
+        self.loads = Loads(self)
         self._interval = _IntervalSync(self) if self.durability.interval_ms is not None else None
         self.jobs = Jobs(self, jobs_interval_seconds)
         self.jobs.start()
@@ -105,6 +119,10 @@ class Engine:
         return self._writer.failure is not None
 
     @property
+    def guards(self) -> Guards:
+        return self._writer.guards
+
+    @property
     def queue_depth(self) -> int:
         return self._writer.queue_depth
 
@@ -123,6 +141,7 @@ class Engine:
         self._starts.update(commit.starts)
         self.catalog = commit.catalog
         self.seq = commit.seq
+        self.published = Published(snapshot, commit.catalog, commit.seq)
         self._floor_ms = commit.ts_ms
         self.deduplicated += commit.deduplicated
         self.commits += 1
@@ -132,7 +151,8 @@ class Engine:
 
     def whole_snapshot(self) -> Snapshot:
         """All families at one moment, for what checks or counts everything. May hold a commit not durable yet."""
-        return self.store.snapshot()
+        with self._writer.taking_in:
+            return self.store.snapshot()
 
     def now_ms(self) -> int:
         return max(self._floor_ms, self._clock())
@@ -147,6 +167,11 @@ class Engine:
         # Not `at`, which adds what it does not find: only the writer may, or it would go on with another counter.
         log = self._logs.partitions.get((topic_id, partition)) or PartitionLog()
         return log.start.bytes_before, log.bytes_end
+
+    def log_end(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """Where the writer's log ends, in messages and bytes. A guess: the next moment may be another."""
+        log = self._logs.partitions.get((topic_id, partition)) or PartitionLog()
+        return log.next_offset, log.bytes_end
 
     def resolve(self, topic: Topic, partition: int, start: Start) -> int:
         first, end = self.log_range(topic.topic_id, partition)
@@ -271,7 +296,8 @@ class Engine:
         """A copy of the store as of now, taken while writes go on."""
         self.check_open()
         failpoint.hit("during_checkpoint")
-        self.store.checkpoint(path)
+        with self._writer.taking_in:  # else the backup could have a commit without the files that it takes in
+            self.store.checkpoint(path)
 
     def sync_now(self) -> None:
         """Makes everything acknowledged durable, in the weaker modes; a failure stops writes there too."""

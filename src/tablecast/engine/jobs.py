@@ -1,4 +1,6 @@
-"""Work that waits for nobody: retention, expiry, overdue claims. One thread, small steps, never in the way of writes.
+"""Work that waits for nobody: retention, expiry, overdue claims, loads that nobody goes on with.
+
+One thread, small steps, never in the way of writes.
 
 Each job proposes bounded commands to the writer, one at a time, and looks between two of them whether it was cancelled.
 What a job did last is a record (system.jobs).
@@ -52,6 +54,7 @@ class Jobs:
             "retention": self._retention,
             "expiry": self._expiry,
             "claims": self._claims,
+            "loads": self._loads,
         }
         self._stopped = threading.Event()
         self._cancelled: set[str] = set()
@@ -162,6 +165,9 @@ class Jobs:
                     count = self._engine.execute(ExpireClaims(topic_id, group, partition))
                     self._engine.feed.wake([topic_id])
                     yield Removed(count)
+
+    def _loads(self) -> Steps:
+        return self._engine.loads.sweep()
 
 
 def job_records(reader: Reader, names: list[str]) -> list[JobRecord]:

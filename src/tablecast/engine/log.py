@@ -37,6 +37,27 @@ def batches_from(
             yield batch
 
 
+def stored_batches(reader: Reader, topic_id: int, partition: int, offset: int, end: int) -> Iterator[bytes]:
+    """The log batches that hold offsets offset <= … < end, as they are stored, cut to these offsets at both ends.
+
+    For whoever passes them on: nothing is looked at but their heads. Raises OffsetOutOfRange where the log has a gap:
+    what stood there is not kept any more.
+    """
+    prefix = keys.log_prefix(topic_id, partition)
+    start = keys.log_key(topic_id, partition, offset)
+    for key, value in reader.scan(Family.LOG, start, keys.log_key(topic_id, partition, end), floor=True):
+        head = decode_head(value)
+        if not key.startswith(prefix) or head.end_offset <= offset:
+            continue  # the floor of a partition that begins later
+        if head.first_offset > offset:
+            raise gone(topic_id, partition, offset, head.first_offset)
+        is_whole = head.first_offset == offset and head.end_offset <= end
+        yield value if is_whole else LogBatch(value).cut(offset - head.first_offset, end - head.first_offset)
+        offset = min(head.end_offset, end)
+    if offset < end:
+        raise gone(topic_id, partition, offset, end)
+
+
 def read_messages(
     reader: Reader,
     topic_id: int,

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tablecast.codec.catalog import LogStart
-from tablecast.codec.log import MessageClass, Place, encode_log_batch
+from tablecast.codec.log import LOG_BATCH_BYTES, LOG_BATCH_MESSAGES, MessageClass, Place, encode_log_batch
 from tablecast.core.routing import Append
-
-LOG_BATCH_MESSAGES = 16_384  # one log batch at most: a reader decodes a whole batch to serve one message of it
-LOG_BATCH_BYTES = 4 * 2**20  # and at most about this many payload bytes, for the same reason
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ class CommitReport:
 
     @property
     def rows(self) -> int:
-        return sum(len(run.keys) for run in self.commit.runs)
+        loaded = self.commit.loaded
+        return sum(len(run.keys) for run in self.commit.runs) + (loaded.rows if loaded else 0)
 
     @property
     def messages(self) -> dict[str, int]:

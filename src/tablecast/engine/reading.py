@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from tablecast.codec import keys
 from tablecast.codec.arrow_types import arrow_schema
-from tablecast.codec.rows import Row, row_stamp
+from tablecast.codec.row_columns import row_columns, stamps
+from tablecast.codec.rows import Row
 from tablecast.engine.catalog import Table
 from tablecast.engine.rows import is_live
 from tablecast.model.schema import TypeName
 from tablecast.storage.base import Family, Reader
 
 SEQ_COLUMN = "_seq"
+MANY_ROWS = 256  # from here on columns are built all at once; below, what that takes costs more than it saves
+PIECE_ROWS = 16_384  # in a record batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,21 @@ def rows_arrow(table: Table, rows: Sequence[Row], seqs: Sequence[int] | None = N
 
 def values_arrow(table: Table, found: Iterable[tuple[bytes, bytes]], limit: int | None = None) -> pa.Table:
     """Stored values as an Arrow table with `_seq`."""
-    decode = table.codec.decode
-    rows: list[Row] = []
-    seqs: list[int] = []
-    for _, value in found:
-        if limit is not None and len(rows) >= limit:
-            break
-        rows.append(decode(value))
-        seqs.append(row_stamp(value)[0])
-    return rows_arrow(table, rows, seqs)
+    values = [value for _, value in (found if limit is None else islice(found, limit))]
+    if len(values) < MANY_ROWS:
+        return rows_arrow(table, [table.codec.decode(value) for value in values], [table.stamp(v)[0] for v in values])
+    pieces = [values[at : at + PIECE_ROWS] for at in range(0, len(values), PIECE_ROWS)]
+    return pa.Table.from_batches([values_batch(table, piece) for piece in pieces])
+
+
+def values_batch(table: Table, values: Sequence[bytes], *, with_seq: bool = True) -> pa.RecordBatch:
+    """Many stored values at once, without making rows of them."""
+    seqs = stamps(values, table.stamp)  # also if nobody wants them: it looks at the formats
+    columns = row_columns(table.schema).columns(values)
+    schema = columns_schema(table, with_seq=with_seq)
+    return pa.RecordBatch.from_arrays([*columns, pa.array(seqs)] if with_seq else columns, schema=schema)
+
+
+def columns_schema(table: Table, *, with_seq: bool) -> pa.Schema:
+    schema = arrow_schema(table.schema)
+    return schema.append(pa.field(SEQ_COLUMN, pa.int64())) if with_seq else schema

@@ -1,7 +1,8 @@
 """Opening: what a database knows of itself, read back.
 
-Fast, because nothing is scanned but the catalog: each partition's counters come from the head of its last log batch, or
-from its log start when it holds none. Exact, because all of it was written in the commits themselves.
+Fast, because nothing is scanned but the catalog and the stamps of loads: each partition's counters come from the head
+of its last log batch, or from its log start when it holds none. Exact, because all of it was written in the commits
+themselves. A load that was cut off is completed first.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import TypeVar
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import CommitMark, LogStart, Namespace, User, decode_record
+from tablecast.codec.catalog import CommitMark, LoadStamp, LogStart, Namespace, User, decode_record
 from tablecast.core import failpoint
-from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
+from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog, Stamps
+from tablecast.engine.intents import resolve_intent
 from tablecast.engine.log import last_head
 from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.errors import CorruptData
+from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Family, Reader, Store
@@ -33,6 +36,7 @@ def recover(store: Store, now_ms: int) -> Recovered:
     if store.get(Family.META, records.COMMIT_KEY) is None:
         _initialise(store, now_ms)
     failpoint.hit("during_open")
+    resolve_intent(store)
     stored = store.get(Family.META, records.COMMIT_KEY)
     if stored is None:
         raise CorruptData("the database has no commit record")
@@ -55,10 +59,21 @@ def load_catalog(reader: Reader) -> Catalog:
         _all(reader, records.TABLES, TableSchema),
         _all(reader, records.TOPICS, Topic),
         _all(reader, records.USERS, User),
+        _all(reader, records.PIPELINES, Pipeline),
+        load_stamps(reader),
     )
 
 
-R = TypeVar("R", Namespace, TableSchema, Topic, User)
+def load_stamps(reader: Reader) -> dict[int, Stamps]:
+    found: dict[int, Stamps] = {}
+    for key, value in reader.scan(Family.META, records.LOADS, keys.after(records.LOADS)):
+        table_id, number = records.decode_load_key(key)
+        stamp = decode_record(LoadStamp, value)
+        found.setdefault(table_id, {})[number] = stamp.seq, stamp.ts_ms
+    return found
+
+
+R = TypeVar("R", Namespace, TableSchema, Topic, User, Pipeline)
 
 
 def _all(reader: Reader, prefix: bytes, kind: type[R]) -> list[R]:

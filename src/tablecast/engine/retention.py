@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tablecast.codec import keys
-from tablecast.codec.catalog import AuditEntry, LogStart, decode_record
-from tablecast.codec.rows import row_stamp
+from tablecast.codec.catalog import LOAD_WRITERS, AuditEntry, LoadWriter, LogStart, decode_record
 from tablecast.core import failpoint
 from tablecast.engine.audit import AUDIT_KEPT_MS
 from tablecast.engine.decision import Decision, Record, View
 from tablecast.engine.dedup import decode_seen
 from tablecast.engine.idempotency import decode_remembered
+from tablecast.engine.load_batches import forgotten_ms
 from tablecast.engine.log import head_at, offset_at_time, offset_within_bytes
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Family, Reader
@@ -107,7 +107,9 @@ class RemoveExpired:
             table = view.catalog.tables.get(int.from_bytes(key[:4], "big"))
             if table is None:
                 return 0
-            return None if table.ttl_ms is None else row_stamp(value)[1] + table.ttl_ms
+            return None if table.ttl_ms is None else table.stamp(value)[1] + table.ttl_ms
+        if family is Family.META and key.startswith(LOAD_WRITERS):
+            return forgotten_ms(decode_record(LoadWriter, value))
         if family is Family.META:
             return decode_record(AuditEntry, value).time_ms + AUDIT_KEPT_MS
         if key[:1] == b"i":

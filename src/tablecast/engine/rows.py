@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tablecast.codec.rows import Row, row_stamp
+from tablecast.codec.rows import Row
+from tablecast.core import row_rules
 from tablecast.engine.catalog import Table
 from tablecast.engine.decision import Decision, RowView, StalePlan
-from tablecast.errors import CheckViolation, DuplicateKey, TooLarge, TransactionConflict, TypeMismatch, UnknownTable
+from tablecast.errors import DuplicateKey, TransactionConflict, UnknownTable
 from tablecast.model.change import ChangeRun, Op
 from tablecast.storage.base import Family
-
-MAX_ROW_BYTES = 2**20  # an encoded row; larger values belong in object storage, with their address in the row
 
 Resolve = Callable[[Row, Row], Row | None]  # (existing, proposed) -> what to store, or None to leave it
 Transform = Callable[[Row], Row | None]  # the row after an UPDATE, or None if its WHERE does not match
@@ -49,7 +48,7 @@ def is_live(table: Table, value: bytes | None, now_ms: int) -> bool:
     """Whether a stored value is a row: expired ones are not, even before a job removes them."""
     if value is None:
         return False
-    return table.ttl_ms is None or row_stamp(value)[1] + table.ttl_ms > now_ms
+    return table.ttl_ms is None or table.stamp(value)[1] + table.ttl_ms > now_ms
 
 
 def are_absent(view: RowView, table: Table, user_id: str | None, keys: list[bytes]) -> bool:
@@ -62,39 +61,17 @@ def are_absent(view: RowView, table: Table, user_id: str | None, keys: list[byte
 
 
 def check_row(table: Table, row: Row) -> None:
-    for check in table.checks:
-        if check.row(row) is False:
-            raise CheckViolation(
-                f"the row violates CHECK ({check.sql}) of {table.schema.full_name}",
-                table=table.schema.full_name,
-                check=check.sql,
-            )
+    row_rules.check_row(table.schema, table.checks, row)
 
 
 def encode_rows(table: Table, rows: Sequence[Row]) -> list[bytes]:
     """Bodies, checked against the size limit."""
-    encode = table.codec.encode
-    try:
-        bodies = [encode(row) for row in rows]
-    except UnicodeEncodeError as e:
-        raise TypeMismatch(f"a TEXT value for {table.schema.full_name} holds a lone surrogate: not Unicode text") from e
-    for body in bodies:
-        if len(body) > MAX_ROW_BYTES:
-            raise TooLarge(
-                f"a row of {table.schema.full_name} takes {len(body)} bytes; the limit is {MAX_ROW_BYTES}",
-                table=table.schema.full_name,
-                bytes=len(body),
-                limit=MAX_ROW_BYTES,
-            )
-    return bodies
+    return row_rules.encode_rows(table.schema, table.codec.encode, rows)
 
 
 def duplicate_key(table: Table, row: Row) -> DuplicateKey:
     values = table.codec.values(row)
-    shown = ", ".join(f"{table.schema.columns[i].name} = {values[i]!r}" for i in table.schema.key_indexes)
-    return DuplicateKey(
-        f"{table.schema.full_name} already has a row with {shown}", table=table.schema.full_name, key=shown
-    )
+    return row_rules.duplicate_key(table.schema, [values[i] for i in table.schema.key_indexes])
 
 
 @dataclass(slots=True)
@@ -294,7 +271,7 @@ class CommitTransaction:
                 )
         wanted = list(self.touched)
         for key, value in zip(wanted, view.get_many(Family.ROWS, wanted), strict=True):
-            found = None if value is None else row_stamp(value)[0]
+            found = None if value is None else view.catalog.tables[int.from_bytes(key[:4], "big")].stamp(value)[0]
             if found != self.touched[key]:
                 raise self._conflict(view, key)
         count = sum(len(run.keys) for run in self.runs)

@@ -5,9 +5,10 @@ Each takes a role: what is about people takes dba, everything else service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from tablecast.core import group as groups
@@ -15,6 +16,8 @@ from tablecast.engine.audit import audit_entries
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import group_states
 from tablecast.engine.jobs import job_records
+from tablecast.engine.pipelines import NOT_ATTACHED
+from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import Role
 
 _TIME = pa.timestamp("us", "UTC")
@@ -154,6 +157,22 @@ def jobs(engine: Engine) -> pa.Table:
     )  # fmt: skip
 
 
+def loads(engine: Engine) -> pa.Table:
+    rows = [
+        (o.load_id, o.table, o.writer_id, o.batch_id, o.kind, o.mode, o.state, o.parts, o.bytes, o.user_id, o.created_ms,
+         o.active_ms)
+        for o in engine.loads.open()
+    ]  # fmt: skip
+    return _table(
+        [
+            ("load_id", pa.string()), ("table_name", pa.string()), ("writer_id", pa.string()), ("batch_id", pa.int64()),
+            ("kind", pa.string()), ("mode", pa.string()), ("state", pa.string()), ("parts", pa.int64()),
+            ("bytes", pa.int64()), ("user_id", pa.string()), ("created_at", _TIME), ("active_at", _TIME),
+        ],
+        rows,
+    )  # fmt: skip
+
+
 def settings(engine: Engine) -> pa.Table:
     rows = [
         ("durability", engine.durability.name),
@@ -189,6 +208,62 @@ def audit_log(engine: Engine) -> pa.Table:
     return _table([("time", _TIME), ("seq", pa.int64()), *((name, pa.string()) for name in texts)], rows)
 
 
+def pipelines(engine: Engine) -> pa.Table:
+    """Those of the catalog, and those that a runner has in a file and reports."""
+    reports = engine.pipeline_reports
+    reported = reports.all()
+    rows = []
+    for name in sorted({*engine.catalog.pipelines, *reported}):
+        pipeline, said = engine.catalog.pipelines.get(name), reported.get(name)
+        fresh = said is not None and reports.is_fresh(said)
+        if pipeline is None and not fresh:
+            continue
+        report = said.report if said is not None else None
+        state = report.state if report is not None and fresh else "stopped" if _is_stopped(pipeline) else NOT_ATTACHED
+        rows.append((
+            name, pipeline.target if pipeline else report and report.target, pipeline and pipeline.query,
+            "stopped" if _is_stopped(pipeline) else "running", state,
+            *(getattr(report, field, None) if fresh else None for field in _RATES),
+            *(getattr(report, field, None) for field in ("rows_in", "rows_out", "rejected")),
+            None if report is None else _lag(engine, report.positions),
+            *(getattr(report, field, None) for field in ("batch_id", "last_error", "last_batch_ms", "restarts")),
+            report.runner if report is not None and fresh else None,
+            None if pipeline is None else msgspec.json.encode(pipeline).decode(),
+        ))  # fmt: skip
+    return _table(
+        [
+            ("name", pa.string()), ("target", pa.string()), ("sql", pa.string()), ("desired_state", pa.string()),
+            ("state", pa.string()), ("input_rows_per_second", pa.float64()),
+            ("processed_rows_per_second", pa.float64()), ("rows_in", pa.int64()), ("rows_out", pa.int64()),
+            ("rejected", pa.int64()), ("lag", pa.int64()), ("batch_id", pa.int64()), ("last_error", pa.string()),
+            ("last_batch_at", _TIME), ("restarts", pa.int64()), ("runner", pa.string()), ("definition", pa.string()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+_RATES = ("input_rows_per_second", "processed_rows_per_second")
+
+
+def _is_stopped(pipeline: Pipeline | None) -> bool:
+    return pipeline is not None and not pipeline.running
+
+
+def _lag(engine: Engine, positions: Mapping[str, Sequence[int]]) -> int | None:
+    """Messages between what a runner has read and the ends of the logs now."""
+    if not positions:
+        return None
+    lag = 0
+    for name, offsets in positions.items():
+        topic_id = engine.catalog.topic_ids.get(name)
+        if topic_id is None:
+            continue
+        for partition, offset in enumerate(offsets[: engine.catalog.topics[topic_id].partitions]):
+            start, end = engine.log_range(topic_id, partition)
+            lag += max(0, end - max(offset, start))
+    return lag
+
+
 class SystemTable(NamedTuple):
     make: Callable[[Engine], pa.Table]
     role: Role = Role.SERVICE  # who may read it, and those above
@@ -203,6 +278,8 @@ SYSTEM_TABLES: dict[str, SystemTable] = {
     "topic_offsets": SystemTable(topic_offsets),
     "topic_groups": SystemTable(topic_groups),
     "jobs": SystemTable(jobs),
+    "loads": SystemTable(loads),
+    "pipelines": SystemTable(pipelines),
     "settings": SystemTable(settings),
     "users": SystemTable(users, Role.DBA),
     "audit_log": SystemTable(audit_log, Role.DBA),

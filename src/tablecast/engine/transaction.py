@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tablecast.codec.rows import row_header, row_stamp
+from tablecast.codec.rows import row_header
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.overlay import merged
 from tablecast.engine.rows import CommitTransaction, RowCommand
@@ -45,11 +45,12 @@ class Transaction:
         if self._changes > MAX_TRANSACTION_ROWS:
             raise TooLarge(f"a transaction changes at most {MAX_TRANSACTION_ROWS} rows; commit in smaller parts")
         header = row_header(self.seq, self.ts_ms)
-        encode = self.catalog.tables[run.table_id].codec.encode
+        table = self.catalog.tables[run.table_id]
+        encode = table.codec.encode
         for i, key in enumerate(run.keys):
             if key not in self._touched:
                 found = self._snapshot.get(Family.ROWS, key)
-                self._touched[key] = None if found is None else row_stamp(found)[0]
+                self._touched[key] = None if found is None else table.stamp(found)[0]
             self._overlay[key] = None if run.op is Op.DELETE else header + encode(run.after[i])
         self._runs.append(run)
 

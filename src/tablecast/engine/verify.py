@@ -4,7 +4,8 @@ Every stored thing is read and decoded, and what two places say about the same f
 
 1. catalog      every record decodes; ids are below the next ids; accounts stand under their names, and their hashes
                 are hashes; audit entries are of commits that happened
-2. rows         each decodes, stands under its own key, and is not newer than the last commit
+2. rows         each decodes, stands under its own key, and is not newer than the last commit; a load has no more rows
+                than it brought, and its record and its writer's are of commits that happened
 3. log          batches are contiguous from the log's start to its end; offsets, commit numbers, times, ids and byte
                 positions grow as they must; every content hash is its payload's
 4. groups       each state decodes and lies within its partition's log
@@ -15,6 +16,7 @@ Every stored thing is read and decoded, and what two places say about the same f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -22,15 +24,27 @@ import msgspec
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import AuditEntry, CommitMark, DroppedUser, LogStart, NextIds, User, decode_record
+from tablecast.codec.catalog import (
+    AuditEntry,
+    CommitMark,
+    DroppedUser,
+    LoadStamp,
+    LoadWriter,
+    LogStart,
+    NextIds,
+    User,
+    decode_record,
+)
 from tablecast.codec.log import ID_STEP, LogBatch
-from tablecast.codec.rows import Row, row_stamp
+from tablecast.codec.rows import Row, row_load
 from tablecast.core.routing import content_hash
 from tablecast.engine.audit import AUDIT_KEPT_MS
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import group_states
 from tablecast.engine.idempotency import decode_remembered
+from tablecast.engine.intents import stored_intent
+from tablecast.engine.load_batches import BatchName, forgotten_ms
 from tablecast.engine.passwords import is_hash
 from tablecast.engine.recovery import load_catalog, load_logs
 from tablecast.engine.rows import is_live
@@ -99,6 +113,7 @@ class _Verifier:
         self._check_ids()
         self._check_users()
         self._check_audit()
+        self._check_loads()
         for table in self._catalog.tables.values():
             self._check_rows(table)
         for topic in self._catalog.topics.values():
@@ -112,7 +127,7 @@ class _Verifier:
 
     def _check_ids(self) -> None:
         stored = self._reader.get(Family.META, records.IDS_KEY)
-        ids = NextIds() if stored is None else decode_record(NextIds, stored)
+        self._ids = ids = NextIds() if stored is None else decode_record(NextIds, stored)
         if any(table_id >= ids.table for table_id in self._catalog.tables):
             self._bad(f"a table's id is not below the next one, {ids.table}")
         if any(topic_id >= ids.topic for topic_id in self._catalog.topics):
@@ -147,6 +162,38 @@ class _Verifier:
             if self._reader.get(Family.EXPIRY, expiry) is None:
                 self._bad(f"the audit entry of commit {seq} ({entry.action}) has no expiry entry")
 
+    # --- loads ---
+
+    def _check_loads(self) -> None:
+        self._brought: dict[tuple[int, int], int] = {}
+        for key, value in self._range(records.LOADS):
+            table_id, number = records.decode_load_key(key)
+            load = decode_record(LoadStamp, value)
+            self._brought[table_id, number] = load.rows
+            self._check_load(f"load {number}", table_id, load.seq)
+            if number >= self._ids.load:
+                self._bad(f"load {number} is not below the next one, {self._ids.load}")
+        for key, value in self._range(records.LOAD_WRITERS):
+            writer = decode_record(LoadWriter, value)
+            table_id = int.from_bytes(key[len(records.LOAD_WRITERS) :][:4], "big")
+            what = f"the writer {writer.writer_id!r}"
+            self._check_load(what, table_id, writer.seq)
+            if BatchName(table_id, writer.writer_id, writer.batch_id).key != key:
+                self._bad(f"{what} stands under another key than its own")
+            ends_ms = forgotten_ms(writer)
+            entry = None if ends_ms is None else keys.expiry_key(ends_ms, Family.META, key)
+            if entry is not None and self._reader.get(Family.EXPIRY, entry) is None:
+                self._bad(f"{what} is forgotten after a time, but has no expiry entry")
+        intent = stored_intent(self._reader)
+        if intent is not None and intent.seq != self._mark.seq:
+            self._bad(f"the intent of commit {intent.seq} is still there after commit {self._mark.seq}")
+
+    def _check_load(self, what: str, table_id: int, seq: int) -> None:
+        if table_id not in self._catalog.tables:
+            self._bad(f"{what} is of table {table_id}, which does not exist")
+        if seq > self._mark.seq:
+            self._bad(f"{what} is of commit {seq}, but the last is {self._mark.seq}")
+
     def _range(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._reader.scan(Family.META, prefix, keys.after(prefix))
 
@@ -155,8 +202,12 @@ class _Verifier:
     def _check_rows(self, table: Table) -> None:
         self.report.tables += 1
         name = table.schema.full_name
+        loaded: Counter[int] = Counter()
         for key, value, row in self._rows(table):
-            seq, ts_ms = row_stamp(value)
+            seq, ts_ms = table.stamp(value)
+            number = row_load(value)
+            if number is not None:
+                loaded[number] += 1
             prefix = table.codec.prefix(table.codec.owner(key))
             if table.codec.key_of_row(prefix, row) != key:
                 self._bad(f"a row of {name} stands under another key than its own: {key.hex()}")
@@ -169,6 +220,9 @@ class _Verifier:
             self.report.rows += 1
             if self.report.rows % 10_000 == 0:
                 self._progress("rows", self.report.rows)
+        for number, count in loaded.items():
+            if count > self._brought.get((table.table_id, number), 0):
+                self._bad(f"{name} has {count} rows of load {number}, which brought fewer")
 
     def _rows(self, table: Table) -> Iterator[tuple[bytes, bytes, Row]]:
         prefix = keys.table_prefix(table.table_id)
@@ -239,7 +293,7 @@ class _Verifier:
         compiled = next(r for r in table.routes[Op.INSERT] if r.topic_id == topic.topic_id)
         expected: set[tuple[str | None, bytes]] = set()
         for key, value, row in self._rows(table):
-            seq, _ = row_stamp(value)
+            seq, _ = table.stamp(value)
             place = table.codec.owner(key), table.payload.message_key(row)
             if not is_live(table, value, self._now_ms):
                 continue

@@ -36,10 +36,12 @@ from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Commit, PendingCommit
 from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
+from tablecast.engine.guards import Guards
+from tablecast.engine.intents import take_in
 from tablecast.engine.logs import LogState
 from tablecast.engine.observer import NOBODY, CommitReport, Observer, tell
 from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
-from tablecast.storage.base import Family, Snapshot, Store
+from tablecast.storage.base import Batch, Family, Snapshot, Store
 
 PUBLISHED = (Family.ROWS, Family.GROUPS)  # what readers see as of the last durable commit; logs are bounded by offsets
 QUEUE_COMMANDS = 4096  # commands waiting to be decided; beyond, callers wait
@@ -161,6 +163,9 @@ class Writer:
         self._catalog = catalog
         self._logs = logs
         self._bounds = KeyBounds(store)
+        self.guards = Guards()
+        self.taking_in = threading.Lock()  # held while a commit is in the store in part: see engine.intents
+        self._follows_load = False
         self._ids = ids
         self._seq = seq
         self._ts_ms = ts_ms
@@ -322,7 +327,10 @@ class Writer:
         self._bounds.forget_if_many()
         self._seq += 1
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
-        return PendingCommit(self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms)
+        return PendingCommit(
+            self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms, self.guards,
+            follows_load=self._follows_load,
+        )  # fmt: skip
 
     def _take(self) -> list[Ticket]:
         """The next command, with those right behind it that can be decided together with it."""
@@ -364,15 +372,26 @@ class Writer:
         try:
             batch, commit = pending.close(self._ids)
             failpoint.hit("before_write")
-            self._store.write(batch)
-            failpoint.hit("after_write")
-            snapshot = self._store.snapshot(*PUBLISHED)
+            snapshot = self._write(batch, commit)
         except BaseException as e:
             self._fail(e)
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
         self._pass_to_syncer(tickets, commit, snapshot, decide_seconds, perf_counter() - began)
+
+    def _write(self, batch: Batch, commit: Commit) -> Snapshot:
+        intent = None if commit.loaded is None else commit.loaded.intent
+        if intent is None:
+            self._store.write(batch)
+            failpoint.hit("after_write")
+        else:
+            with self.taking_in:
+                self._store.write(batch)
+                failpoint.hit("after_write")
+                take_in(self._store, intent)
+        self._follows_load = intent is not None
+        return self._store.snapshot(*PUBLISHED)
 
     def _pass_to_syncer(
         self,

@@ -286,7 +286,7 @@ async def read_topic(call: Call) -> Response:
 
 
 async def _stream(first: pa.RecordBatch | None, batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[bytes]:
-    sink = _Pieces()
+    sink = ArrowPieces()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), MESSAGE_SCHEMA) as writer:
         if first is not None:
             writer.write_batch(first)
@@ -297,7 +297,7 @@ async def _stream(first: pa.RecordBatch | None, batches: AsyncIterator[pa.Record
     yield sink.taken()
 
 
-class _Pieces:
+class ArrowPieces:
     """A file to write to, and take from what was written."""
 
     closed = False

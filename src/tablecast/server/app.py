@@ -13,12 +13,27 @@ from typing import NamedTuple
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tablecast.engine.snapshots import Snapshots
 from tablecast.errors import NotFound
-from tablecast.server import api_auth, api_rows, api_sql, api_status, api_topics, api_writes, docs_page
+from tablecast.server import (
+    api_auth,
+    api_loads,
+    api_log,
+    api_pipelines,
+    api_rows,
+    api_snapshots,
+    api_sql,
+    api_status,
+    api_topics,
+    api_writes,
+    docs_page,
+)
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
 from tablecast.server.errors import error_response
 from tablecast.server.lifecycle import Lifecycle
+from tablecast.server.limits import monotonic_clock
+from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import AccessLog
 from tablecast.server.metrics import Metrics
 from tablecast.server.sessions import Sessions
@@ -44,6 +59,17 @@ SERVED = (
     Served("POST", f"{API}/topics/release", api_topics.release),
     Served("POST", f"{API}/tables/{{table}}/rows", api_rows.write_rows),
     Served("GET", f"{API}/topics/{{topic}}/arrow", api_topics.read_topic),
+    Served("GET", f"{API}/topics/{{topic}}/log", api_log.stream_log),
+    Served("GET", f"{API}/topics/{{topic}}", api_log.describe_topic),
+    Served("POST", f"{API}/pipelines/{{name}}/report", api_pipelines.report),
+    Served("POST", f"{API}/loads", api_loads.begin),
+    Served("GET", f"{API}/loads", api_loads.list_loads),
+    Served("PUT", f"{API}/loads/{{load}}/parts/{{part}}", api_loads.put_part),
+    Served("POST", f"{API}/loads/{{load}}/commit", api_loads.commit),
+    Served("DELETE", f"{API}/loads/{{load}}", api_loads.abort),
+    Served("POST", f"{API}/snapshots", api_snapshots.open_snapshot),
+    Served("GET", f"{API}/snapshots/{{snapshot}}/rows", api_snapshots.read_snapshot),
+    Served("DELETE", f"{API}/snapshots/{{snapshot}}", api_snapshots.close_snapshot),
     Served("POST", f"{API}/auth/login", api_auth.login, public=True),
     Served("POST", f"{API}/auth/refresh", api_auth.refresh, public=True),
     Served("GET", f"{API}/auth/me", api_auth.me),
@@ -59,14 +85,19 @@ def create_app(
     db: AsyncDatabase, settings: Settings, auth: Authenticator, metrics: Metrics, lifecycle: Lifecycle
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
-    services = Services(db, settings, auth, metrics, lifecycle, Sessions(db))
+    services = Services(
+        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine)
+    )
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
-    routes = [
-        Route(served.path, Endpoint(services, served.method, served.path, served.handler, public=served.public))
-        for served in SERVED
-    ]
+    routes = [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]
     return AccessLog(Router(routes, redirect_slashes=False, default=_NotServed(metrics)), metrics)
+
+
+def _endpoint(services: Services, path: str) -> Endpoint:
+    found = [served for served in SERVED if served.path == path]
+    handlers = {served.method: served.handler for served in found}
+    return Endpoint(services, path, handlers, public=all(served.public for served in found))
 
 
 class _NotServed:

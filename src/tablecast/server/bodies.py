@@ -24,6 +24,7 @@ MSGPACK = "application/msgpack"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
+SEALED = "application/vnd.tablecast.sealed"  # a part of a load: see codec.sealed
 
 LARGE_BYTES = 65_536  # decoding that much takes about a millisecond: from here on in a thread
 DISCARD_SECONDS = 1.0  # a refused body is read on for that long, so that its sender comes to read the refusal
@@ -44,9 +45,20 @@ class ClientGone(Exception):
 class Body:
     """The body of one request, read once. `unread` says that bytes are left on the connection."""
 
-    def __init__(self, headers: Headers, receive: Receive, *, max_bytes: int, timeout_seconds: float) -> None:
+    is_streamed = False
+
+    def __init__(
+        self,
+        headers: Headers,
+        receive: Receive,
+        *,
+        max_bytes: int,
+        timeout_seconds: float,
+        limit_name: str = "max_body_bytes",
+    ) -> None:
         self._headers = headers
         self._receive = receive
+        self._limit_name = limit_name
         self._max_bytes = max_bytes
         self._timeout_seconds = timeout_seconds
         self.unread = "content-length" in headers or "transfer-encoding" in headers
@@ -107,7 +119,9 @@ class Body:
             return
 
     def _refuse(self, size: int) -> NoReturn:
-        raise TooLarge(f"the body has {size} bytes or more: max_body_bytes is {self._max_bytes}", limit=self._max_bytes)
+        raise TooLarge(
+            f"the body has {size} bytes or more: {self._limit_name} is {self._max_bytes}", limit=self._max_bytes
+        )
 
     async def _unpacked(self, body: bytes) -> bytes:
         encoding = self._headers.get("content-encoding", "identity").strip().lower()

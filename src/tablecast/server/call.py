@@ -6,23 +6,30 @@ that can go wrong on the way becomes an answer here, and only here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tablecast.engine.audit import Outcome
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
-from tablecast.errors import InvalidRequest, MethodNotAllowed, TablecastError, Timeout, TooLarge
+from tablecast.engine.snapshots import Snapshots
+from tablecast.errors import InvalidRequest, MethodNotAllowed, PermissionDenied, TablecastError, Timeout, TooLarge
 from tablecast.model.schema import Actor
 from tablecast.server.auth import Authenticator
 from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
 from tablecast.server.errors import error_response, internal_error
 from tablecast.server.lifecycle import Lifecycle
+from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import current_request, identify
 from tablecast.server.metrics import Metrics
 from tablecast.server.sessions import Sessions
@@ -31,6 +38,9 @@ from tablecast.sql.aio import AsyncDatabase, AsyncSession
 
 REQUEST_TIMEOUT = 408  # a body that did not come; `timeout` is 504 when it is the server that was too slow
 _log = logging.getLogger("tablecast.server")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,8 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     sessions: Sessions
+    snapshots: Snapshots
+    loads: LoadWork
 
 
 class Call:
@@ -55,7 +67,7 @@ class Call:
         self.headers = Headers(scope=scope)
         self.path: dict[str, Any] = scope.get("path_params", {})
         settings = services.settings
-        self.incoming = Body(
+        self.incoming: Body = Body(
             self.headers, receive, max_bytes=settings.max_body_bytes, timeout_seconds=settings.body_timeout_seconds
         )
         self.actor: Actor | None = None
@@ -81,6 +93,21 @@ class Call:
     async def session(self, namespace: str = DEFAULT_NAMESPACE) -> AsyncSession:
         return await self.services.sessions.get(self.who, namespace)
 
+    @contextmanager
+    def denials(self, action: str, target: str) -> Iterator[None]:
+        """Who was refused what is in the audit log."""
+        try:
+            yield
+        except PermissionDenied as error:
+            self.services.db.database.audit(self.who, action, target, Outcome.DENIED, error.message)
+            raise
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """For what takes a moment of computation or reading; what takes long has threads of its own."""
+        context = copy_context()  # so that the thread knows the request it works for
+        run = partial(context.run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(None, run)
+
     async def decoded(self, decoder: Decoder) -> tuple[Any, str]:
         """The body as the decoder's type, and the content type it came in."""
         media_type = content_type(self.headers, (JSON, MSGPACK))
@@ -100,13 +127,14 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class Endpoint:
-    """An ASGI application: one method of one path."""
+    """An ASGI application: one path, and a handler for each method that it takes."""
 
-    def __init__(self, services: Services, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
+    def __init__(self, services: Services, path: str, handlers: Mapping[str, Handler], *, public: bool = False) -> None:
         self._services = services
-        self._methods = (method, "HEAD") if method == "GET" else (method,)
+        self._handlers = dict(handlers)
+        if "GET" in handlers:
+            self._handlers["HEAD"] = handlers["GET"]
         self.path = path
-        self._handler = handler
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,10 +147,10 @@ class Endpoint:
 
     async def _response(self, call: Call) -> Response:
         try:
-            self._check_method(call.scope["method"])
+            handler = self._handler(call.scope["method"])
             if not self._public:
                 await call.sign_in()
-            return await self._handler(call)
+            return await handler(call)
         except TablecastError as error:
             return self.refusal(call, error)
         except ClientGone:
@@ -130,14 +158,16 @@ class Endpoint:
         except Exception:
             return failure(self._services.metrics)
 
-    def _check_method(self, method: str) -> None:
-        if method not in self._methods:
-            allow = ", ".join(self._methods)
+    def _handler(self, method: str) -> Handler:
+        handler = self._handlers.get(method)
+        if handler is None:
+            allow = ", ".join(self._handlers)
             raise MethodNotAllowed(f"{self.path} takes {allow}, not {method}", allow=allow)
+        return handler
 
     def refusal(self, call: Call, error: TablecastError) -> Response:
         self._services.metrics.error(error.code)
-        if call.incoming.unread and isinstance(error, Timeout | TooLarge):
+        if call.incoming.unread and (call.incoming.is_streamed or isinstance(error, Timeout | TooLarge)):
             return error_response(error, status=REQUEST_TIMEOUT if isinstance(error, Timeout) else None, close=True)
         return error_response(error)
 

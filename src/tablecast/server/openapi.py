@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
+from tablecast.codec.log_stream import LOG_STREAM
 from tablecast.errors import TablecastError
 from tablecast.server.api_status import StatusAnswer
-from tablecast.server.bodies import ARROW, JSON, LOG, NDJSON
+from tablecast.server.bodies import ARROW, JSON, LOG, NDJSON, SEALED
 from tablecast.server.errors import ErrorAnswer
-from tablecast.server.operations import ALWAYS, OPERATIONS, Operation, Parameter, Types
+from tablecast.server.operation import ALWAYS, Operation, Parameter, Types
+from tablecast.server.operations import OPERATIONS
 
 _REFERENCE = "#/components/schemas/{name}"
 _OTHER_CODES = {408: ("timeout",)}  # statuses that belong to HTTP, not to a class
@@ -26,6 +28,8 @@ _BINARY = {
     NDJSON: {"type": "string", "description": "one JSON object per line"},
     ARROW: {"type": "string", "format": "binary", "description": "an Arrow IPC stream"},
     LOG: {"type": "string", "format": "binary", "description": "stored log batches, for a group"},
+    LOG_STREAM: {"type": "string", "format": "binary", "description": "stored log batches, in frames"},
+    SEALED: {"type": "string", "format": "binary", "description": "rows and messages that were finished elsewhere"},
 }
 Described = dict[str, Any]
 

@@ -6,55 +6,14 @@ test, which also compares this list with the routes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from tablecast.server import api_auth, api_rows, api_sql, api_status, api_topics, api_writes, messages
+from tablecast.engine.pipelines import PipelineReport
+from tablecast.server import api_auth, api_pipelines, api_rows, api_sql, api_status, api_topics, api_writes, messages
 from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, NDJSON, Rows
+from tablecast.server.bulk_operations import BULK_OPERATIONS
+from tablecast.server.operation import BINARY, HTML, NAMESPACE, ONCE, SIGNED_IN, TEXT, WITH_BODY, Operation, Parameter
 from tablecast.server.tokens import Tokens
-
-TEXT, HTML = "text/plain", "text/html"
-BINARY = None  # the type of what is not described by a struct: Arrow streams, text
-
-ALWAYS = (429, 500, 503)
-SIGNED_IN = (401, 403)
-WITH_BODY = (400, 408, 413, 415)
-Types = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    place: str  # path, query or header
-    meaning: str
-    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
-    example: Any = None
-
-
-@dataclass(frozen=True)
-class Operation:
-    method: str
-    path: str
-    name: str
-    summary: str
-    answers: Types
-    answer_example: Any = None
-    takes: Types = field(default_factory=dict)
-    example: Any = None
-    errors: tuple[int, ...] = ()
-    parameters: tuple[Parameter, ...] = ()
-    answer_headers: Mapping[str, str] = field(default_factory=dict)
-    public: bool = False
-
-
-ONCE = Parameter(
-    "Idempotency-Key",
-    "header",
-    "a repeat with the same key within a day is answered like the first and commits nothing",
-    {"type": "string", "minLength": 1, "maxLength": 255},
-)
-NAMESPACE = Parameter("namespace", "query", "where names without a namespace are looked up; default: default")
 
 _RESULT = {
     "schema": [{"name": "id", "type": "BIGINT"}, {"name": "amount", "type": "DECIMAL(12,2)"}],
@@ -198,6 +157,20 @@ OPERATIONS = (
             NAMESPACE,
         ),
     ),
+    Operation(
+        "POST", "/v1/api/pipelines/{name}/report", "pipeline_report",
+        "What a runner says of a pipeline; shown in system.pipelines for 30 seconds.",
+        takes={JSON: PipelineReport, MSGPACK: PipelineReport},
+        example={
+            "state": "running", "runner": "worker-1:4711", "rows_in": 1200, "rows_out": 30, "batch_id": 7,
+            "last_batch_ms": 1760000000000, "positions": {"app.order_events": [1200]},
+        },
+        answers={JSON: api_pipelines.ReportAnswer, MSGPACK: api_pipelines.ReportAnswer},
+        answer_example={"desired_state": "running"},
+        errors=(*WITH_BODY, *SIGNED_IN),
+        parameters=(Parameter("name", "path", "namespace.name", example="app.revenue"),),
+    ),
+    *BULK_OPERATIONS,
     Operation(
         "POST", "/v1/api/auth/login", "login", "Tokens for a password.",
         takes={JSON: api_auth.LoginRequest, MSGPACK: api_auth.LoginRequest},

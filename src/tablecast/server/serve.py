@@ -60,12 +60,14 @@ async def _live(settings: Settings, password: str | None, say: Say) -> None:
     tls = tls_context(settings)
     with closing(bind(settings)) as listener:
         _allow_files(settings.max_connections + OTHER_FILES)
-        async with _database(settings) as db:
+        async with opened_database(settings) as db:
             generated = await asyncio.to_thread(db.database.ensure_system_account, password)
             if generated is not None:
                 say(f'The account "system" was made. Its password, shown only now:\n\n    {generated}\n')
             with _application(db, settings, lifecycle) as app:
-                server = _Server(_config(app, settings, tls), lifecycle, lambda: _started(listener, settings, say))
+                server = ServedByLifecycle(
+                    uvicorn_config(app, settings, tls), lifecycle, lambda: _started(listener, settings, say)
+                )
                 await server.serve([listener])
     _log.info("stopped")
 
@@ -91,7 +93,7 @@ def _drain_on_signal(lifecycle: Lifecycle) -> None:
         loop.add_signal_handler(each, drain)
 
 
-class _Server(uvicorn.Server):
+class ServedByLifecycle(uvicorn.Server):
     """uvicorn, told to stop by our lifecycle instead of by signals of its own."""
 
     def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, announce: Callable[[], None]) -> None:
@@ -113,7 +115,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=connection_class(settings.max_connections, settings.body_timeout_seconds),
@@ -134,7 +136,7 @@ def _config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None) -> uvi
 
 
 @asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[AsyncDatabase]:
+async def opened_database(settings: Settings) -> AsyncIterator[AsyncDatabase]:
     db = await open_async(
         settings.data,
         waits=False,

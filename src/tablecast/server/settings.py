@@ -25,6 +25,7 @@ from tablecast.errors import InvalidRequest
 PREFIX = "TABLECAST_"
 OTHER_VARIABLES = ("CONFIG", "FAILPOINT", "PASSWORD", "TOKEN", "URL", "USER")  # mean something elsewhere: not settings
 DAY_SECONDS = 86_400
+MAX_PART_BYTES = 2**31  # of a load: what one task of a large job sends; it goes to disk, not to memory
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -55,6 +56,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10.0
 
     max_body_bytes: Annotated[int, _about("the largest body of a request", ge=1_000, le=2_000_000_000)] = 10_000_000
+    max_part_bytes: Annotated[
+        int, _about("the largest part of a load, which goes to disk as it arrives", ge=1_000, le=2**40)
+    ] = MAX_PART_BYTES
     max_sql_bytes: Annotated[int, _about("the longest SQL text of a request", ge=100, le=1_000_000)] = 1_000_000
     max_result_rows: Annotated[int, _about("rows that one result may have", ge=1, le=100_000_000)] = 100_000
     statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0

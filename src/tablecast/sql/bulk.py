@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
-from tablecast.codec.arrow_types import arrow_type
 from tablecast.codec.rows import Row, unknown_column
+from tablecast.engine.arrow_rows import arrow_rows, replace_named
 from tablecast.engine.catalog import Table
-from tablecast.engine.rows import DeleteRows, Resolve, encode_rows
-from tablecast.errors import InvalidRequest, TypeMismatch
+from tablecast.engine.generated import StatementValues
+from tablecast.engine.rows import DeleteRows
+from tablecast.errors import InvalidRequest
 from tablecast.sql.context import Context, Write, refuse_system
-from tablecast.sql.generated import StatementValues
 from tablecast.sql.plan_insert import insert_rows, write_result
 from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import TableName
@@ -31,11 +30,11 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
     table = context.catalog.table(name if namespace else f"{context.namespace}.{bare}")
     require_write(context.actor, table.schema)
     if isinstance(rows, pa.Table | pa.RecordBatch):
-        columns, rows = tuple(rows.column_names), _arrow_rows(table, rows)
+        columns, rows = tuple(rows.column_names), arrow_rows(table, rows)
     if mode == "delete":
         return _delete(context, table, rows, columns)
     made, named = _build(table, rows, columns, context.values())
-    resolve = _replace_named(table, made, named) if mode == "upsert" else None
+    resolve = replace_named(table, made, named) if mode == "upsert" else None
     command = insert_rows(context, table, made, resolve, False)
     return Write(command, lambda written: write_result(mode.upper(), written, None))
 
@@ -87,23 +86,6 @@ def _explain_width(rows: Sequence[Any], named: tuple[str, ...]) -> None:
             raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
 
 
-def _replace_named(table: Table, rows: list[Row], named: list[tuple[str, ...]]) -> Resolve:
-    """Upsert: the columns that a row names are overwritten, others stay."""
-    names, in_key = table.schema.column_names, table.schema.key_indexes
-    indexes = {columns: [i for c in columns if (i := names.index(c)) not in in_key] for columns in set(named)}
-    chosen = {id(row): indexes[columns] for row, columns in zip(rows, named, strict=True)}
-
-    def resolve(existing: Row, proposed: Row) -> Row:
-        kept, given = list(msgspec.structs.astuple(existing)), msgspec.structs.astuple(proposed)
-        for i in chosen[id(proposed)]:
-            kept[i] = given[i]
-        after = table.codec.struct(*kept)
-        encode_rows(table, [after])  # the two together may be over the limit
-        return after
-
-    return resolve
-
-
 def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequence[str] | None) -> Write:
     schema = table.schema
     owner = row_owner(context.actor, schema)
@@ -123,19 +105,3 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
         keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
     command = DeleteRows(schema.table_id, schema.version, owner, keys)
     return Write(command, lambda written: write_result("DELETE", written, None))
-
-
-def _arrow_rows(table: Table, given: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Cast to the table's types at once, then plain tuples."""
-    columns = []
-    for name in given.column_names:
-        index = table.schema.index_of(name)
-        if index is None:
-            raise unknown_column(table.schema, name)
-        wanted = arrow_type(table.schema.columns[index].type)
-        try:
-            column = given.column(name)
-            columns.append((column if column.type == wanted else column.cast(wanted)).to_pylist())
-        except pa.ArrowInvalid as e:
-            raise TypeMismatch(f"column {name!r} cannot be cast from {given.column(name).type} to {wanted}: {e}") from e
-    return list(zip(*columns, strict=True)) if columns else []

@@ -10,13 +10,13 @@ from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
+from tablecast.engine.generated import StatementValues
 from tablecast.engine.idempotency import Once
 from tablecast.engine.rows import RowCommand, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import PermissionDenied
 from tablecast.model.schema import Actor
 from tablecast.model.topic import Topic
-from tablecast.sql.generated import StatementValues
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.statements import TableName
 from tablecast.storage.base import Reader

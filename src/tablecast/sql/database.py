@@ -28,7 +28,7 @@ from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
 from tablecast.storage.base import Store
 from tablecast.storage.memory import MemoryStore
-from tablecast.storage.rocks import RocksStore
+from tablecast.storage.rocks import RocksStore, read_sorted
 
 MEMORY = ":memory:"
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -196,7 +196,7 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
     `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none".
     """
     Durability.parse(durability)  # before anything is created
-    store: Store = MemoryStore() if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
+    store: Store = MemoryStore(read_sorted) if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
     try:
         return Database(
             store,

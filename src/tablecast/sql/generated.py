@@ -1,58 +1,17 @@
-"""Values a statement generates: NOW(), SNOWFLAKE_ID(), UUID_V7(), CURRENT_USER().
+"""Calls of NOW(), SNOWFLAKE_ID(), UUID_V7(), CURRENT_USER() in statements: see `engine.generated` for their values.
 
-All rows of one statement share one NOW(). In trees that are compiled, each such call becomes a parameter, so that the
-evaluator stays a pure function.
+In trees that are compiled, each such call becomes a parameter, so that the evaluator stays a pure function.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from sqlglot import exp
 
-from tablecast.codec.keys import timestamp_from_us
-from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.generated import StatementValues
 
 GENERATED = ("now", "snowflake_id", "uuid_v7", "current_user")
-
-
-class StatementValues:
-    """Implements codec.rows.Defaults for one statement."""
-
-    __slots__ = ("_clock", "_ids", "_now", "_user")
-
-    def __init__(self, clock: Callable[[], int], ids: SnowflakeIds, user: str) -> None:
-        self._clock = clock
-        self._ids = ids
-        self._user = user
-        self._now: datetime | None = None
-
-    def now(self) -> datetime:
-        if self._now is None:
-            self._now = timestamp_from_us(self._clock() * 1000)
-        return self._now
-
-    def snowflake_id(self) -> int:
-        return self._ids.take(self._clock())
-
-    def uuid_v7(self) -> UUID:
-        return uuid_v7(self._clock())
-
-    def current_user(self) -> str:
-        return self._user
-
-
-def uuid_v7(now_ms: int) -> UUID:
-    """RFC 9562: 48 bits of milliseconds, then random bits."""
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (now_ms & (1 << 48) - 1) << 80 | random & (1 << 80) - 1
-    value = value & ~(0xF << 76) | 7 << 76
-    value = value & ~(0x3 << 62) | 2 << 62
-    return UUID(int=value)
 
 
 def generator_name(node: exp.Expr) -> str | None:

@@ -10,8 +10,9 @@ import msgspec
 from sqlglot import exp
 
 from tablecast.core.expression import Expression, compile_expression
+from tablecast.engine.generated import StatementValues
 from tablecast.model.schema import ColumnType, TableSchema
-from tablecast.sql.generated import StatementValues, generate, lift_generated
+from tablecast.sql.generated import generate, lift_generated
 from tablecast.sql.parameters import parameter_type
 
 FORMS_KEPT = 64  # combinations of parameter types; a statement rarely sees more than two

@@ -4,6 +4,8 @@
     statement = query | insert | update | delete                          parse_query, parse_change
               | statements about namespaces and tables                    parse_table, parse_column
               | statements about topics and groups                        parse_topic
+              | statements about pipelines                                parse_pipeline
+              | COPY, AUDIT: alone in their text, as they run elsewhere   parse_copy
               | SHOW, DESCRIBE, transactions, users                       parse_session
               | EXECUTE AS USER 'name' ( statement ; … )                  here; it does not nest
 
@@ -25,7 +27,15 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablecast.errors import SqlSyntaxError, TablecastError, TooLarge, UnsupportedSql
 from tablecast.model.schema import TableKind
-from tablecast.sql import parse_change, parse_query, parse_session, parse_table, parse_topic
+from tablecast.sql import (
+    parse_change,
+    parse_copy,
+    parse_pipeline,
+    parse_query,
+    parse_session,
+    parse_table,
+    parse_topic,
+)
 from tablecast.sql.statements import (
     AlterUser,
     Begin,
@@ -33,6 +43,7 @@ from tablecast.sql.statements import (
     CreateUser,
     ExecuteAs,
     Rollback,
+    RunOnSpark,
     Statement,
 )
 from tablecast.sql.syntax import check_brackets
@@ -125,7 +136,10 @@ def _parse_all(source: Source, tokens: list[Token]) -> tuple[Statement, ...]:
         raise SqlSyntaxError("the text contains no statement")
     if len(parts) > MAX_STATEMENTS:
         raise TooLarge(f"the text has {len(parts)} statements: at most {MAX_STATEMENTS} are allowed")
-    return tuple(_parse_part(source, part, number, len(parts)) for number, part in enumerate(parts, 1))
+    statements = tuple(_parse_part(source, part, number, len(parts)) for number, part in enumerate(parts, 1))
+    if len(statements) > 1 and any(isinstance(statement, RunOnSpark) for statement in statements):
+        raise UnsupportedSql("COPY and AUDIT run on Spark, apart from other statements: send each in a text of its own")
+    return statements
 
 
 def _split(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -191,10 +205,13 @@ def _parse_execute_as(cursor: Cursor) -> ExecuteAs:
         raise cursor.source.error("EXECUTE AS has no statement in its brackets", cursor.tokens[0].start)
     statements = _parse_all(cursor.source, inner)
     for statement in statements:
-        if isinstance(statement, ExecuteAs | Begin | Commit | Rollback):
-            what = "EXECUTE AS" if isinstance(statement, ExecuteAs) else type(statement).__name__.upper()
+        if isinstance(statement, ExecuteAs | Begin | Commit | Rollback | RunOnSpark):
+            what = _REFUSED_INSIDE.get(type(statement)) or type(statement).__name__.upper()
             raise UnsupportedSql(f"{what} cannot stand inside EXECUTE AS: put it around it")
     return ExecuteAs(user, statements, parameters=sum(statement.parameters for statement in statements))
+
+
+_REFUSED_INSIDE: dict[type[Statement], str] = {ExecuteAs: "EXECUTE AS", RunOnSpark: "COPY or AUDIT"}
 
 
 # --- what there is ------------------------------------------------------------------------------------------
@@ -237,6 +254,13 @@ _PARSERS: dict[str, _Parse] = {
     "SHOW NAMESPACES": parse_session.parse_show_namespaces,
     "SHOW TABLES": parse_session.parse_show_tables,
     "SHOW TOPICS": parse_session.parse_show_topics,
+    "CREATE PIPELINE": parse_pipeline.parse_create_pipeline,
+    "START PIPELINE": parse_pipeline.parse_start_pipeline,
+    "STOP PIPELINE": parse_pipeline.parse_stop_pipeline,
+    "DROP PIPELINE": parse_pipeline.parse_drop_pipeline,
+    "SHOW PIPELINES": parse_pipeline.parse_show_pipelines,
+    "COPY": parse_copy.parse_copy,
+    "AUDIT TOPIC": parse_copy.parse_audit_topic,
     "DESCRIBE": parse_session.parse_describe,
     "DESC": parse_session.parse_describe,
     "BEGIN": parse_session.parse_begin,
@@ -260,13 +284,7 @@ _STATEMENTS = _by_first_word(_PARSERS)
 _OUTSIDE = ": a statement reaches tables and topics, nothing outside the database"
 
 _REFUSED = {
-    "COPY": "",
-    "CREATE PIPELINE": "",
-    "START PIPELINE": "",
-    "STOP PIPELINE": "",
-    "DROP PIPELINE": "",
-    "SHOW PIPELINE": "",
-    "SHOW PIPELINES": "",
+    "SHOW PIPELINE": ": use SHOW PIPELINES, or DESCRIBE PIPELINE name",
     "CREATE SCHEMA": ": use CREATE NAMESPACE",
     "DROP SCHEMA": ": use DROP NAMESPACE",
     **dict.fromkeys(("CREATE DATABASE", "CREATE VIEW", "CREATE INDEX", "CREATE UNIQUE INDEX"), ""),

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from tablecast.errors import InvalidRequest
 from tablecast.model.schema import Role
+from tablecast.sql.parse_pipeline import parse_describe_pipeline
 from tablecast.sql.statements import (
     AlterUser,
     Begin,
     Commit,
     CreateUser,
     Describe,
+    DescribePipeline,
     DescribeTopic,
     DropUser,
     GrantRole,
@@ -57,12 +59,14 @@ def _in_namespace(cursor: Cursor) -> str | None:
     return namespace
 
 
-def parse_describe(cursor: Cursor) -> Describe | DescribeTopic:
+def parse_describe(cursor: Cursor) -> Describe | DescribeTopic | DescribePipeline:
     following = cursor.words[2:3]
     if following and following[0].text != "." and cursor.take("TOPIC"):
         topic = cursor.topic()
         cursor.end()
         return DescribeTopic(topic)
+    if following and following[0].text != "." and cursor.take("PIPELINE"):
+        return parse_describe_pipeline(cursor)
     cursor.take("TABLE")
     table = _any_table(cursor)
     cursor.end()

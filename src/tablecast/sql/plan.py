@@ -16,8 +16,10 @@ from tablecast.sql.audited import entry_of
 from tablecast.sql.context import Context, find_topic
 from tablecast.sql.messages import messages_result
 from tablecast.sql.plan_change import plan_delete, plan_update
+from tablecast.sql.plan_copy import run_on_spark
 from tablecast.sql.plan_ddl import DEFINITIONS
 from tablecast.sql.plan_insert import plan_insert
+from tablecast.sql.plan_pipeline import PIPELINES
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, settle
 from tablecast.sql.plan_user import USERS
@@ -119,9 +121,11 @@ def _reset(statement: s.ResetGroup, context: Context) -> Result:
 _CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
     **DEFINITIONS,
     **USERS,
+    **PIPELINES,
     s.Consume: _consume,
     s.Ack: _ack,
     s.Nack: _nack,
     s.Redrive: _redrive,
     s.ResetGroup: _reset,
+    s.RunOnSpark: run_on_spark,
 }

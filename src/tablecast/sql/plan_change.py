@@ -17,6 +17,7 @@ from sqlglot import exp
 from tablecast.codec.result import Result
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.engine.catalog import Table
+from tablecast.engine.generated import StatementValues
 from tablecast.engine.reading import KeyRange, scan_values, values_arrow
 from tablecast.engine.rows import DeleteRows, RowCommand, Transform, UpdateRows, Written
 from tablecast.engine.transaction import Transaction
@@ -24,7 +25,7 @@ from tablecast.errors import InvalidRequest, TransactionConflict, TypeMismatch, 
 from tablecast.model.schema import ColumnType, TypeName
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, refuse_system
-from tablecast.sql.generated import StatementValues, generate
+from tablecast.sql.generated import generate
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_insert import write_result
 from tablecast.sql.plan_select import read_tables

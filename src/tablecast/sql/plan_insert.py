@@ -13,11 +13,12 @@ from tablecast.codec.result import Result
 from tablecast.codec.rows import DEFAULT, BuildRow, Row, unknown_column
 from tablecast.core.expression import compile_expression
 from tablecast.engine.catalog import Table
+from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encode_rows
 from tablecast.errors import InvalidRequest, SqlSyntaxError, UnknownColumn
 from tablecast.model.schema import Column, TableSchema
 from tablecast.sql.context import Context, Write, find_table, refuse_system
-from tablecast.sql.generated import StatementValues, generator_name
+from tablecast.sql.generated import generator_name
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.returning import Projection, plan_projection

@@ -40,7 +40,10 @@ from tablecast.sql.rights import require
 
 PLANS_KEPT = 1024  # prepared statements per session; the oldest go first
 STALE_ATTEMPTS = 10
-READS = s.Select | s.ShowNamespaces | s.ShowTables | s.ShowTopics | s.Describe | s.DescribeTopic
+READS = (
+    s.Select | s.ShowNamespaces | s.ShowTables | s.ShowTopics | s.Describe | s.DescribeTopic
+    | s.ShowPipelines | s.DescribePipeline
+)  # fmt: skip
 
 
 class Prepared(NamedTuple):

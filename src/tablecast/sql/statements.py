@@ -23,8 +23,10 @@ from msgspec import UNSET, UnsetType
 from sqlglot import exp
 
 from tablecast.model.change import Op
+from tablecast.model.pipeline import InputKind, PipelineMode, PipelineOptions
 from tablecast.model.position import Start
 from tablecast.model.schema import AccessLevel, Column, Role, TableKind
+from tablecast.model.spark_job import SparkJob
 from tablecast.model.topic import PayloadMode
 
 
@@ -195,6 +197,67 @@ class ResetGroup(Statement):
     group: str
     to: Start
     partition: int | None = None
+
+
+# --- pipelines ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInput:
+    """`TOPIC name` or `TABLE name` in a pipeline's query; `view` is what stands in its place."""
+
+    kind: InputKind
+    name: TableName
+    view: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePipeline(Statement):
+    """`query` is the user's own text with the inputs replaced by their views; `tree` is what is checked of it."""
+
+    name: TableName
+    target: TableName
+    mode: PipelineMode
+    query: str
+    inputs: tuple[NamedInput, ...]
+    tree: exp.Query = field(repr=False, compare=False)
+    options: PipelineOptions
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartPipeline(Statement):
+    name: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopPipeline(Statement):
+    name: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropPipeline(Statement):
+    name: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowPipelines(Statement):
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribePipeline(Statement):
+    name: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnSpark(Statement):
+    """COPY or AUDIT; the names in it are as they were written."""
+
+    job: SparkJob
 
 
 # --- looking around, transactions, users ----------------------------------------------------------------

@@ -14,6 +14,8 @@ are not kept mutable by the caller.
 - `close()` ends everything: it makes what was written durable, takes open scans and snapshots down with it
   and may be called twice. From then on every call, on the store, its snapshots and batches, raises
   `DatabaseClosed`; so does a scan, once it needs more than it has already fetched.
+- `ingest(family, paths)` takes in sorted files whole. Unlike a write it is durable when it returns, so what was
+  written before must be synced first: else a crash could keep the files and lose what came before them.
 - A read that meets bytes it cannot trust raises `CorruptData`; it never leaves them out in silence.
 """
 
@@ -97,6 +99,23 @@ class Store(Reader, Protocol):
 
     def snapshot(self, *families: Family) -> Snapshot:
         """Of these families, or of all. Each costs a few microseconds, and a commit takes one."""
+        ...
+
+    def staging(self) -> str:
+        """A directory for files on their way into the store: on its disk, made if need be, and no part of a
+        checkpoint. What is in it outlives a crash."""
+        ...
+
+    def bounds(self, path: str) -> tuple[bytes, bytes]:
+        """The first and the last key of a sorted file; CorruptData for one that `ingest` would refuse."""
+        ...
+
+    def ingest(self, family: Family, paths: Sequence[str]) -> None:
+        """All entries of these files, which lie in `staging` and share no key: visible together, and durable.
+
+        They win over what was written before, and no snapshot that was taken before sees them. The files stay; taking
+        them in again changes nothing, unless their keys were written since. Failing is as failing to write.
+        """
         ...
 
     def checkpoint(self, path: str) -> None:

@@ -1,13 +1,18 @@
 """The directory a database lives in, and the two small files that guard it.
 
-    <path>/TABLECAST     the marker, JSON: {"format": 1, "created_by": "0.1.0"}
+    <path>/TABLECAST     the marker, JSON: {"format": 2, "created_by": "0.1.0"}
     <path>/SYNCED        the watermark: 8 bytes big-endian sequence number, 4 bytes CRC-32 of them
     <path>/store/        what the store keeps
+    <path>/staging/      files on their way into the store; made when there are any, and no part of a backup
 
 **The marker** says "this is a tablecast database, of this format". It is durable before the store makes its
 first file, so nothing of ours is ever found without it. While the store is being created it also says
 `"creating": true`; a database that is complete is therefore never mistaken for one that was never finished,
-and a lost `store/` is an error instead of a fresh, empty database.
+and a lost `store/` is an error instead of a fresh, empty database. A directory of an older format gets the new number
+as soon as its store is open, before anything that an older tablecast could not read is written.
+
+    format 1   the first
+    format 2   rows that name their load, and intents (engine.intents): what an older tablecast would leave out
 
 **The watermark** is the sequence number of the last write that a `sync` made durable, hence acknowledged. It
 exists because a write-ahead log that was cut short looks exactly like one that ended there. It is overwritten
@@ -31,10 +36,11 @@ import msgspec
 from tablecast.errors import CorruptData, FormatTooNew, NotADatabase
 from tablecast.storage.base import StorageFailure
 
-FORMAT = 1
+FORMAT = 2
 MARKER = "TABLECAST"
 WATERMARK = "SYNCED"
 STORE = "store"
+STAGING = "staging"
 PARTIAL = ".partial"  # the ending of what is not finished: never opened, safe to remove
 
 _WATERMARK = struct.Struct(">QI")
@@ -74,6 +80,12 @@ class Home:
 
     def finish(self) -> None:
         self._write_marker(creating=False)
+
+    def raise_format(self) -> None:
+        """From now on only a tablecast that reads this format opens it."""
+        marker = self._read_marker()
+        if marker is not None and marker.format < FORMAT:
+            replace_durably(self.path / MARKER, msgspec.json.encode(Marker(FORMAT, marker.created_by)))
 
     def abandon(self) -> None:
         """Removes a creation that failed, and the directory if it was made for it."""

@@ -5,21 +5,25 @@ next write to a shared family copies it first. So a write after a snapshot costs
 large: fine for tests, and the reason why this is for tests.
 
 `sync` folds what was written into a second set of families, the durable ones. `crash` returns a new store
-with just those: what a machine that lost its power would find.
+with just those: what a machine that lost its power would find. Staging is a temporary directory, which outlives that.
+Sorted files are RocksDB's, so reading them is handed in (`storage.rocks.read_sorted`).
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
+import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import msgspec
 
-from tablecast.errors import BackupError, DatabaseClosed
-from tablecast.storage.base import Batch, Family
+from tablecast.errors import BackupError, CorruptData, DatabaseClosed
+from tablecast.storage.base import Batch, Family, StorageFailure
 
 Row = tuple[bytes, bytes]
 
@@ -164,10 +168,24 @@ class MemorySnapshot:
             yield row
 
 
+class _Directory:
+    """A temporary directory that lives as long as somebody holds this."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="tablecast-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _cannot_read(path: str) -> list[Row]:
+    raise StorageFailure(f"this store in memory was not told how to read {path}", path=path)
+
+
 class MemoryStore:
     """See `tablecast.storage.base.Store` for the contract."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_sorted: Callable[[str], list[Row]] = _cannot_read) -> None:
+        self._read_sorted = read_sorted
+        self._staging: _Directory | None = None
         self._tables = _empty()
         self._durable = _empty()
         self._unsynced: list[Operation] = []
@@ -191,7 +209,9 @@ class MemoryStore:
         """Ends this store as a power cut would; the new one has what was synced, or what `close` left."""
         with self._lock:
             self._closed = True
-            return self._holding({family: table.entries for family, table in self._durable.items()})
+            found = self._holding({family: table.entries for family, table in self._durable.items()})
+            found._read_sorted, found._staging = self._read_sorted, self._staging
+            return found
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         with self._lock:  # a batch that is being applied is not seen in part
@@ -238,6 +258,26 @@ class MemoryStore:
             self.require_open()
             _apply(self._durable, self._unsynced)
             self._unsynced = []
+
+    def staging(self) -> str:
+        with self._lock:
+            self.require_open()
+            if self._staging is None:
+                self._staging = _Directory()
+            return self._staging.path
+
+    def bounds(self, path: str) -> tuple[bytes, bytes]:
+        rows = self._read_sorted(path)
+        if not rows:
+            raise CorruptData(f"{path} is a sorted file without entries", path=path)
+        return rows[0][0], rows[-1][0]
+
+    def ingest(self, family: Family, paths: Sequence[str]) -> None:
+        taken = [Put(family, key, value) for path in paths for key, value in self._read_sorted(path)]
+        with self._lock:
+            self.require_open()
+            _apply(self._tables, taken)
+            _apply(self._durable, taken)
 
     def checkpoint(self, path: str) -> None:
         with self._lock:

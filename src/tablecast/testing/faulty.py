@@ -2,7 +2,7 @@
 
 `FaultyStore` wraps any store and passes every call on, except:
 
-- `fail(call, nth, fault)` arms one failure: the n-th `write` or `sync` from now raises `StorageFailure`. As
+- `fail(call, nth, fault)` arms one failure: the n-th `write`, `sync` or `ingest` from now raises `StorageFailure`. As
   the contract demands, nothing can be written or synced afterwards; reads go on. What the wrapped store then
   holds is told by the `Fault`.
 - `hold_sync()` stops the next sync before it reaches the wrapped store, until it is released. Between
@@ -33,6 +33,7 @@ _HOLD_LIMIT_SECONDS = 60.0
 class Call(enum.StrEnum):
     WRITE = "write"
     SYNC = "sync"
+    INGEST = "ingest"
 
 
 class Fault(enum.Enum):
@@ -73,11 +74,11 @@ class Hold:
 
 
 class FaultyStore:
-    """Does as `store` does until told otherwise. `calls` counts the writes and syncs asked for."""
+    """Does as `store` does until told otherwise. `calls` counts the writes, syncs and ingests asked for."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.calls = {Call.WRITE: 0, Call.SYNC: 0}
+        self.calls = dict.fromkeys(Call, 0)
         self._armed: dict[tuple[Call, int], Fault] = {}
         self._hold: Hold | None = None
         self._failure: StorageFailure | None = None
@@ -111,6 +112,12 @@ class FaultyStore:
         if fault in (None, Fault.SHORT):
             self.store.sync()
         self._raise(Call.SYNC, fault)
+
+    def ingest(self, family: Family, paths: Sequence[str]) -> None:
+        fault = self._next(Call.INGEST)
+        if fault in (None, Fault.SHORT):
+            self.store.ingest(family, paths)
+        self._raise(Call.INGEST, fault)
 
     def _next(self, call: Call) -> Fault | None:
         if self._failure is not None:
@@ -147,6 +154,12 @@ class FaultyStore:
 
     def snapshot(self, *families: Family) -> Snapshot:
         return self.store.snapshot(*families)
+
+    def staging(self) -> str:
+        return self.store.staging()
+
+    def bounds(self, path: str) -> tuple[bytes, bytes]:
+        return self.store.bounds(path)
 
     def checkpoint(self, path: str) -> None:
         self.store.checkpoint(path)

@@ -1,0 +1,46 @@
+"""The driver's part of a write: all that the tasks staged becomes one commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tablecast.client.bulk import BulkClient, LoadDone
+from tablecast.errors import Overloaded, StaleLoad, TablecastError, Timeout
+from tablecast.spark.task import Staged, partition_of
+
+_PART = re.compile(r"\bpart (\d+)\b")
+
+
+def staged_of(messages: Iterable[object]) -> list[Staged]:
+    """Spark's messages without those of tasks that failed, which are None."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def commit_parts(client: BulkClient, load_id: str, messages: Iterable[object]) -> LoadDone:
+    """In the order of the partitions, which is that of the DataFrame."""
+    parts = sorted(part for staged in staged_of(messages) for part in staged.parts)
+    try:
+        return client.commit_load(load_id, parts)
+    except StaleLoad as error:
+        raise StaleLoad(f"nothing was written: {error.message}; run it again", **error.details) from error
+    except (Overloaded, Timeout) as error:
+        raise _unknown(error) from error
+    except TablecastError as error:
+        raise _in_partitions(error) from error
+
+
+def _in_partitions(error: TablecastError) -> TablecastError:
+    """Where it happened, in Spark's words."""
+    message = _PART.sub(lambda found: f"partition {partition_of(int(found[1]))}", error.message)
+    made = type(error)(message)
+    made.details = error.details  # not as keywords: a detail may be called `message`
+    return made
+
+
+def _unknown(error: TablecastError) -> TablecastError:
+    return type(error)(
+        f"whether the rows were written is not known, because the commit was not answered: {error.message}. A stream finds "
+        "out when it goes on; so does a job that is run again with the same writerId and batchId",
+        **error.details,
+    )

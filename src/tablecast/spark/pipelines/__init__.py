@@ -1,0 +1,1 @@
+"""Pipelines on Spark: their definitions, their progress, and what keeps them running."""

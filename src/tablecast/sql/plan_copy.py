@@ -1,0 +1,45 @@
+"""COPY and AUDIT reach a database only to be looked up: names become full names, and the answer is `runs_on_spark` with
+the job in it. Whoever has Spark runs that; a server never touches files that a statement names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tablecast.codec.result import Result
+from tablecast.errors import RunsOnSpark, TransactionState
+from tablecast.model.schema import Role
+from tablecast.model.spark_job import AuditTopic, CopyFrom, CopyTopic, SparkJob, job_fields
+from tablecast.sql import statements as s
+from tablecast.sql.context import Context, find_table, find_topic
+from tablecast.sql.rights import require
+
+_WORDS = {CopyFrom: "COPY … FROM", CopyTopic: "COPY TOPIC", AuditTopic: "AUDIT TOPIC"}
+
+
+def run_on_spark(statement: s.RunOnSpark, context: Context) -> Result:
+    what = _WORDS[type(statement.job)]
+    if context.transaction is not None:
+        raise TransactionState(f"{what} is not possible inside a transaction: COMMIT or ROLLBACK first")
+    require(context.actor, Role.SERVICE, what)
+    job = _with_full_names(statement.job, context)
+    raise RunsOnSpark(
+        f"{what} runs on Spark, where its files are, not in the database: use `tablecast copy` or `tablecast sql` with "
+        "the address of a server, or execute() of a client that is connected to one",
+        job=job_fields(job),
+    )
+
+
+def _with_full_names(job: SparkJob, context: Context) -> SparkJob:
+    if isinstance(job, CopyFrom):
+        table = find_table(context.catalog, _name(job.table), context.namespace).schema
+        return msgspec.structs.replace(job, table=table.full_name)
+    topic = find_topic(context.catalog, _name(job.topic), context.namespace)
+    if isinstance(job, CopyTopic) and job.source_table is not None:
+        source = find_table(context.catalog, _name(job.source_table), context.namespace).schema
+        return msgspec.structs.replace(job, topic=topic.full_name, source_table=source.full_name)
+    return msgspec.structs.replace(job, topic=topic.full_name)
+
+
+def _name(text: str) -> s.TableName:
+    namespace, _, name = text.rpartition(".")
+    return s.TableName(namespace or None, name)

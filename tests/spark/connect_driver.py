@@ -1,0 +1,46 @@
+"""The data source over Spark Connect: `SPARK_REMOTE=sc://… python connect_driver.py URL CHECKPOINT`.
+
+Writes a batch, reads its topic and its table back, streams the topic into another table, and prints what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import tablecast.spark
+
+ROWS = 1_000
+
+
+def main() -> None:
+    url, checkpoint = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+    tablecast.spark.register(spark)
+
+    def ours(builder: Any, **options: str) -> Any:
+        return builder.format("tablecast").options(url=url, **options)
+
+    ours(spark.range(ROWS).selectExpr("id", "cast(id % 7 as string) AS word").write, table="app.loaded").mode(
+        "append"
+    ).save()
+    topic = ours(spark.read, topic="app.told", decode="true").load()
+    table = ours(spark.read, table="app.loaded").load()
+    changes = ours(spark.readStream, topic="app.told", decode="true").load().select("id", "word")
+    query = ours(changes.writeStream, table="app.copied", mode="upsert").option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+    found = {
+        "session": type(spark).__module__,
+        "topic": topic.count(),
+        "table": table.count(),
+        "words": [row[0] for row in table.select("word").distinct().orderBy("word").collect()],
+        "copied": ours(spark.read, table="app.copied").load().count(),
+    }
+    print("found", json.dumps(found), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

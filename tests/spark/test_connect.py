@@ -1,0 +1,37 @@
+"""Reading and writing over Spark Connect: the client's process has no JVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from processes import PASSWORD, ConnectServer, Driver, Server
+
+import tablecast
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
+
+SETUP = """
+CREATE NAMESPACE app;
+CREATE TABLE app.loaded (id BIGINT PRIMARY KEY, word TEXT);
+CREATE TABLE app.copied (id BIGINT PRIMARY KEY, word TEXT);
+CREATE TOPIC app.told PARTITIONS 2;
+ALTER TOPIC app.told ADD SOURCE app.loaded ON ANY WITH (payload = 'full');
+"""
+
+
+def test_everything_works_over_connect(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, tablecast.connect(server.url, user="system", password=PASSWORD) as client:
+        client.execute_all(SETUP)
+        with ConnectServer(tmp_path) as connect:
+            arguments = (server.url, str(tmp_path / "checkpoint"))
+            with Driver(
+                "connect_driver.py", *arguments, log=tmp_path / "client.log", SPARK_REMOTE=connect.remote
+            ) as run:
+                said = run.finish()
+        found = json.loads(said.rpartition("found ")[2])
+        assert found.pop("session").startswith("pyspark.sql.connect")
+        assert found == {"topic": 1000, "table": 1000, "words": list("0123456"), "copied": 1000}
+        assert client.query("SELECT count(*) FROM app.copied").scalar() == 1000
+        server.end()

@@ -1,0 +1,140 @@
+"""A large COPY: killed and run again it loads every row once, and its messages are those of the same rows through SQL."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from copying import Copying, rejects_of
+from processes import PASSWORD, Run, Server, environment, until
+from server_fixture import PASSWORD as THREAD_PASSWORD
+from server_fixture import ServerThread
+
+import tablecast
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ROWS, FILES, BAD = 100_000, 10, 1_000
+DEFINITIONS = """
+    CREATE NAMESPACE app;
+    CREATE TABLE app.orders (id BIGINT PRIMARY KEY, customer TEXT NOT NULL, amount DECIMAL(12,2), note JSON);
+    CREATE TOPIC app.full PARTITIONS 4; CREATE TOPIC app.keyed PARTITIONS 3; CREATE TOPIC app.filtered;
+    ALTER TOPIC app.full ADD SOURCE app.orders ON ANY WITH (payload = 'full');
+    ALTER TOPIC app.keyed ADD SOURCE app.orders ON ANY PARTITION BY customer WITH (payload = 'key');
+    ALTER TOPIC app.filtered ADD SOURCE app.orders ON INSERT, UPDATE WHERE amount > 100 AND customer <> 'customer 3'
+"""
+TOPICS = ("app.full", "app.keyed", "app.filtered")
+
+
+def orders(first: int, count: int) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "customer": [f"customer {i % 7}" for i in ids],
+            "amount": [f"{i % 1000}.{i % 100:02d}" for i in ids],
+            "note": ['{"n": %d}' % i if i % 3 else None for i in ids],
+        }
+    )
+
+
+def with_bad_rows(table: pa.Table, seed: int) -> pa.Table:
+    """As text, one row in a hundred with an amount that is none."""
+    amounts = table.column("amount").to_pylist()
+    for at in random.Random(seed).sample(range(len(amounts)), len(amounts) * BAD // ROWS):
+        amounts[at] = f"bad {at}"
+    return table.set_column(2, "amount", [amounts])
+
+
+def told(client: tablecast.Client, topic: str) -> list[tuple[Any, ...]]:
+    """What every message says and where, without its place among those of other commits."""
+    found = client.read_arrow(topic)
+    names = ("partition_id", "source_table", "op", "payload_mode", "key", "payload", "content_hash")
+    return sorted(zip(*(found.column(name).to_pylist() for name in names), strict=True))
+
+
+def copying(server: Server, source: Path, log: Path, *options: str) -> Run:
+    command = [
+        sys.executable,
+        "-m",
+        "tablecast",
+        "copy",
+        "from",
+        server.url,
+        "app.orders",
+        str(source),
+        "--output",
+        "csv",
+    ]
+    spark = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
+    return Run([*command, *spark, *options], log, environment())
+
+
+def test_a_bulk_load_says_the_very_same_as_sql(tmp_path: Path, spark: Any) -> None:
+    """Three routes, 100,000 rows: byte for byte."""
+    (tmp_path / "in").mkdir()
+    for n in range(FILES):
+        pq.write_table(orders(n * 10_000, 10_000), tmp_path / "in" / f"{n}.parquet")
+    with (
+        ServerThread(tmp_path / "bulk") as bulk,
+        ServerThread(tmp_path / "rows") as rows,
+        tablecast.connect(bulk.url, user="system", password=THREAD_PASSWORD) as by_copy,
+        tablecast.connect(rows.url, user="system", password=THREAD_PASSWORD) as by_sql,
+    ):
+        for client in (by_copy, by_sql):
+            client.execute_all(DEFINITIONS)
+        assert by_copy.execute(f"COPY app.orders FROM '{tmp_path}/in' (FORMAT parquet)").row_count == ROWS
+        for n in range(FILES):
+            by_sql.insert("app.orders", orders(n * 10_000, 10_000))
+        for topic in TOPICS:
+            same = told(by_copy, topic)
+            assert same == told(by_sql, topic)
+            assert len(same) == {"app.full": ROWS, "app.keyed": ROWS}.get(topic, len(same))
+        assert len(same) > ROWS // 2
+
+
+def test_killed_in_the_middle_and_run_again(tmp_path: Path, spark: Any) -> None:
+    """kill -9 of the whole program after its first commits; one row in a hundred does not fit."""
+    (tmp_path / "in").mkdir()
+    for n in range(FILES):
+        pyarrow.csv.write_csv(with_bad_rows(orders(n * 10_000, 10_000), n), tmp_path / "in" / f"{n}.csv")
+    options = ("--format", "csv", "--header", "--rejects", str(tmp_path / "bad"), "--commit-rows", "10000")
+    with (
+        Server(tmp_path) as server,
+        tablecast.connect(server.url, user="system", password=PASSWORD) as client,
+    ):
+        client.execute_all(DEFINITIONS)
+        with copying(server, tmp_path / "in", tmp_path / "first.log", *options) as first:
+            until("chunks are committed", lambda: _rows(client) >= 2 * 9_900 or not first.running)
+            assert first.running, first.log.read_text()[-4000:]
+            first.kill()
+        before = _rows(client)
+        assert before < ROWS - BAD
+        with copying(server, tmp_path / "in", tmp_path / "second.log", *options) as second:
+            said = second.finish()
+        done = said.strip().splitlines()[-1].split(",")
+        assert done[:3] == ["app.orders", str(ROWS - BAD - before), str(before)]
+        assert _rows(client) == ROWS - BAD
+        rejects = rejects_of(tmp_path / "bad")
+        assert len(rejects) == BAD
+        assert {(r["column"], r["code"]) for r in rejects} == {("amount", "type_mismatch")}
+        assert all(r["row"]["amount"] in r["reason"] for r in rejects)
+        for topic in TOPICS:
+            result = Copying(server.url, client).client.execute(f"AUDIT TOPIC {topic}")
+            log, source = (dict(zip(result.columns, row, strict=True)) for row in result.rows)
+            assert result.message == f"AUDIT {topic}: sound"
+            assert (source["coverage"], source["duplication"], log["gaps"], log["repeated"]) == (100.0, 1.0, 0, 0)
+        server.end()
+        with tablecast.open(str(server.data)) as db:
+            assert db.verify().problems == []
+
+
+def _rows(client: tablecast.Client) -> int:
+    (row,) = client.query("SELECT count(*) FROM app.orders").rows
+    return int(row[0])
