@@ -697,6 +697,8 @@ class RocksMachine(StoreMachine):
         self.store = RocksStore.open(str(self.directory / "db"))
 
     def after_crash(self) -> None:
+        # A process dies at one moment. A copy takes longer, and must not meet files that a compaction just removes.
+        self.store._root.cancel_all_background(True)
         shutil.copytree(self.directory / "db", self.directory / "found")
         self.store.close()
         shutil.rmtree(self.directory / "db")

@@ -582,7 +582,7 @@ def test_what_retention_took_is_told(db: Database, clock: FakeClock) -> None:
         ("INSERT INTO app.things (id, id) VALUES (9, 9)", e.SqlSyntaxError, ["id"]),
         ("INSERT INTO app.things (id) VALUES (9); SELEC 2", e.SqlSyntaxError, ["statement 2 of 2", "SELEC"]),
         ("INSERT INTO app.things (id) VALUES (9); DELETE app.things", e.UnsupportedSql, ["DELETE FROM", "statement 2 of 2"]),
-        ("COPY app.things FROM 'x'", e.UnsupportedSql, ["COPY"]),
+        ("COPY app.things FROM 'x' (FORMAT csv)", e.RunsOnSpark, ["Spark"]),
         ("ATTACH 'other.db'", e.UnsupportedSql, ["ATTACH"]),
         ("COMMIT", e.TransactionState, ["COMMIT without BEGIN"]),
         ("ROLLBACK", e.TransactionState, ["ROLLBACK without BEGIN"]),

@@ -258,6 +258,15 @@ def test_a_report_is_shown(server: ServerThread) -> None:
     assert shown(server, columns) == [["running", "here:1", "7", "3", "1", "2", "4", "x", 1.5, "13"]]
 
 
+def test_a_report_is_measured(server: ServerThread) -> None:
+    with bulk(server) as client:
+        client.report_pipeline("app.revenue", {"state": "running", "runner": "x", "rows_out": 12, "restarts": 1})
+    text = server.get("/metrics").body.decode()
+    assert 'tablecast_pipeline_running{pipeline="app.revenue"} 1.0' in text
+    assert 'tablecast_pipeline_rows_out{pipeline="app.revenue"} 12.0' in text
+    assert 'tablecast_pipeline_restarts{pipeline="app.revenue"} 1.0' in text
+
+
 def test_the_lag_is_that_of_now(server: ServerThread) -> None:
     with bulk(server) as client:
         client.report_pipeline(
@@ -273,7 +282,9 @@ def test_a_report_says_what_is_wished(server: ServerThread) -> None:
         said = {"state": "running", "runner": "x"}
         server.sql("STOP PIPELINE app.revenue")
         assert client.report_pipeline("app.revenue", said) == "stopped"
-        assert client.report_pipeline("app.of_a_file", said | {"target": "app.t"}) == "unknown"
+        assert client.report_pipeline("app.of_a_file", said | {"target": "app.t", "of_file": True}) == "unknown"
+        assert client.report_pipeline("app.dropped", said) == "unknown"
+    assert [row[0] for row in shown(server, "name")] == ["app.of_a_file", "app.revenue"]
     assert shown(server, "name, target, sql, state")[0] == ["app.of_a_file", "app.t", None, "running"]
 
 
@@ -303,7 +314,7 @@ def test_reports_grow_old() -> None:
 def test_an_old_report_is_not_believed(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     db.execute(REVENUE)
     db.engine.pipeline_reports.put("app.revenue", PipelineReport("running", "here:1", rows_in=5))
-    db.engine.pipeline_reports.put("app.of_a_file", PipelineReport("running", "here:1"))
+    db.engine.pipeline_reports.put("app.of_a_file", PipelineReport("running", "here:1", of_file=True))
     assert pipelines(db, "name, state, runner") == [
         ("app.of_a_file", "running", "here:1"), ("app.revenue", "running", "here:1"),
     ]  # fmt: skip

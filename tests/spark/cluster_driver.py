@@ -42,6 +42,7 @@ def main() -> None:
         "spark.executor.cores": "1",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": directory,
+        "spark.eventLog.compress": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     spark = tablecast.spark.session(master, app_name="a job on a cluster", **settings)

@@ -29,7 +29,9 @@ def main() -> None:
     ).save()
     topic = ours(spark.read, topic="app.told", decode="true").load()
     table = ours(spark.read, table="app.loaded").load()
-    changes = ours(spark.readStream, topic="app.told", decode="true").load().select("id", "word")
+    changes = (
+        ours(spark.readStream, topic="app.told", decode="true", startingOffsets="earliest").load().select("id", "word")
+    )
     query = ours(changes.writeStream, table="app.copied", mode="upsert").option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
     found = {

@@ -185,7 +185,6 @@ def _command(pid: int) -> str:
 # --- what Spark runs as servers -----------------------------------------------------------------------------------
 
 SPARK_HOME = Path(pyspark.__file__).parent
-HEAP = "-Xmx512m"
 
 
 class Cluster:
@@ -194,7 +193,9 @@ class Cluster:
     def __init__(self, directory: Path, workers: int = 2) -> None:
         self._directory, self._port, self._ui = directory, free_port(), free_port()
         self.master = f"spark://{HOST}:{self._port}"
-        env = environment(SPARK_HOME=str(SPARK_HOME), SPARK_DAEMON_JAVA_OPTS=f"{HEAP} -XX:TieredStopAtLevel=1")
+        env = environment(
+            SPARK_HOME=str(SPARK_HOME), SPARK_DAEMON_MEMORY="512m", SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1"
+        )
         self._master = self._run("master.Master", env, "--port", str(self._port), "--webui-port", str(self._ui))
         self._workers = [
             self._run("worker.Worker", env, "-c", "1", "-m", "1g", "-d", str(directory / f"work-{n}"), self.master, name=f"worker-{n}")
@@ -206,13 +207,24 @@ class Cluster:
         return Run([*command, *arguments], self._directory / f"{name}.log", env)
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         self._master.start()
-        until("the master listens", lambda: listens(self._port))
+        until("the master listens", lambda: self._running(self._master) and listens(self._port))
         for worker in self._workers:
             worker.start()
         said = self._master.log
         until("the workers are registered", lambda: said.read_text().count("Registering worker") == len(self._workers))
-        return self
+
+    def _running(self, run: Run) -> bool:
+        assert run.running, run.log.read_text()[-4000:]
+        return True
 
     def __exit__(self, *_: object) -> None:
         for run in (*self._workers, self._master):

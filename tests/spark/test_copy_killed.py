@@ -21,6 +21,8 @@ import tablecast
 pytestmark = pytest.mark.xdist_group("spark")
 
 ROWS, FILES, BAD = 100_000, 10, 1_000
+QUICK_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
+FINISH_SECONDS = 500.0  # a machine under load: Spark's start alone may take a minute there
 DEFINITIONS = """
     CREATE NAMESPACE app;
     CREATE TABLE app.orders (id BIGINT PRIMARY KEY, customer TEXT NOT NULL, amount DECIMAL(12,2), note JSON);
@@ -39,7 +41,7 @@ def orders(first: int, count: int) -> pa.Table:
             "id": pa.array(ids, pa.int64()),
             "customer": [f"customer {i % 7}" for i in ids],
             "amount": [f"{i % 1000}.{i % 100:02d}" for i in ids],
-            "note": ['{"n": %d}' % i if i % 3 else None for i in ids],
+            "note": [f'{{"n": {i}}}' if i % 3 else None for i in ids],
         }
     )
 
@@ -72,7 +74,7 @@ def copying(server: Server, source: Path, log: Path, *options: str) -> Run:
         "--output",
         "csv",
     ]
-    spark = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
+    spark = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", QUICK_START)
     return Run([*command, *spark, *options], log, environment())
 
 
@@ -104,20 +106,20 @@ def test_killed_in_the_middle_and_run_again(tmp_path: Path, spark: Any) -> None:
     (tmp_path / "in").mkdir()
     for n in range(FILES):
         pyarrow.csv.write_csv(with_bad_rows(orders(n * 10_000, 10_000), n), tmp_path / "in" / f"{n}.csv")
-    options = ("--format", "csv", "--header", "--rejects", str(tmp_path / "bad"), "--commit-rows", "10000")
+    options = ("--format", "csv", "--header", "--rejects", str(tmp_path / "bad"), "--commit-rows", "20000")
     with (
         Server(tmp_path) as server,
         tablecast.connect(server.url, user="system", password=PASSWORD) as client,
     ):
         client.execute_all(DEFINITIONS)
         with copying(server, tmp_path / "in", tmp_path / "first.log", *options) as first:
-            until("chunks are committed", lambda: _rows(client) >= 2 * 9_900 or not first.running)
+            until("a chunk is committed", lambda: _rows(client) > 0 or not first.running, FINISH_SECONDS)
             assert first.running, first.log.read_text()[-4000:]
             first.kill()
         before = _rows(client)
         assert before < ROWS - BAD
         with copying(server, tmp_path / "in", tmp_path / "second.log", *options) as second:
-            said = second.finish()
+            said = second.finish(seconds=FINISH_SECONDS)
         done = said.strip().splitlines()[-1].split(",")
         assert done[:3] == ["app.orders", str(ROWS - BAD - before), str(before)]
         assert _rows(client) == ROWS - BAD

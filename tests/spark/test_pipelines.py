@@ -69,6 +69,7 @@ def test_a_pipeline_follows_what_is_wished(flow: Flow) -> None:
         assert flow.pipeline("wish", "runner") == (running.runner.name,)
         flow.sql("DROP PIPELINE app.wish")
         until("it is gone", lambda: not running.runner.names)
+        assert flow.rows("SELECT name FROM system.pipelines WHERE name = 'app.wish'") == []
         flow.shop.insert("wish", 10, 5)
     assert running.code == 0
     assert flow.rows("SELECT count(*) AS n FROM app.wish_out") == [("10",)]

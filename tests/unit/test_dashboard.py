@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tablecast
+from tablecast.engine.pipelines import PipelineReport
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
 
@@ -48,6 +49,8 @@ def series() -> dict[str, set[str]]:
         metrics.request("POST", "/v1/api/sql", 200, 0.01)
         metrics.error("sql_syntax")
         db.run_job("claims")
+        report = PipelineReport("running", "here:1", positions={"app.events": [1]}, of_file=True)
+        db.engine.pipeline_reports.put("app.p", report)
         families = list(text_string_to_metric_families(metrics.render().decode()))
     found_series: dict[str, set[str]] = {}
     for family in families:

@@ -82,7 +82,7 @@ def test_a_database_says_where_it_runs_and_knows_the_names() -> None:
         db.execute_all(
             "CREATE NAMESPACE app; CREATE TABLE app.t (id BIGINT PRIMARY KEY); CREATE TOPIC app.ev ALIAS 'ev'"
         )
-        session = db.session(namespace="app")
+        session = db.session("system", "system", "app")
         with pytest.raises(RunsOnSpark, match="tablecast copy") as caught:
             session.execute("COPY t FROM 'x' (FORMAT csv)")
         assert job_of(caught.value.details["job"]) == CopyFrom("app.t", "x", FileFormat.CSV)

@@ -223,7 +223,7 @@ def test_refused_queries(sql: str, culprit: str) -> None:
     refused(sql, UnsupportedSql, culprit)
 
 
-REFUSED = """ATTACH 'x'|DETACH x|COPY t FROM 'x'|COPY TOPIC t TO 'x'|PRAGMA x|SET x = 1|RESET x
+REFUSED = """ATTACH 'x'|DETACH x|PRAGMA x|SET x = 1|RESET x
     |INSTALL httpfs|LOAD httpfs|EXPORT DATABASE 'x'|IMPORT DATABASE 'x'|CALL f()|USE x|CHECKPOINT|VACUUM
     |EXPLAIN SELECT 1|PIVOT t ON a|SUMMARIZE t|TRUNCATE t|MERGE INTO t|CREATE VIEW v AS SELECT 1
     |CREATE INDEX i ON t (a)|CREATE SCHEMA s

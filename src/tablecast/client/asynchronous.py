@@ -69,15 +69,15 @@ class AsyncClient:
 
         COPY and AUDIT, each in a text of its own, run on Spark in a thread of this process."""
         try:
-            return await self.execute_there(sql, params, idempotency_key=idempotency_key)
+            return await self._execute_there(sql, params, idempotency_key=idempotency_key)
         except RunsOnSpark as e:
-            return [await asyncio.to_thread(run_on_spark, e, self.server)]
+            return [await asyncio.to_thread(run_on_spark, e, self._server)]
 
     @property
-    def server(self) -> Server:
+    def _server(self) -> Server:
         return self._connection.server
 
-    async def execute_there(
+    async def _execute_there(
         self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
     ) -> list[Result]:
         """At the server, whatever it says: RunsOnSpark for what runs elsewhere."""

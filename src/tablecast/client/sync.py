@@ -103,9 +103,9 @@ class Client:
 
         COPY and AUDIT, each in a text of its own, run on Spark in this thread."""
         try:
-            return self._thread.run(lambda: self._client.execute_there(sql, params, idempotency_key=idempotency_key))
+            return self._thread.run(lambda: self._client._execute_there(sql, params, idempotency_key=idempotency_key))
         except RunsOnSpark as e:
-            return [run_on_spark(e, self._client.server)]
+            return [run_on_spark(e, self._client._server)]
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""

@@ -133,6 +133,7 @@ class PipelineReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restarts: int = 0
     positions: dict[str, list[int]] = {}
     target: str | None = None
+    of_file: bool = False  # a runner's own, not one of the catalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,9 @@ def pipelines(engine: Engine) -> pa.Table:
     for name in sorted({*engine.catalog.pipelines, *reported}):
         pipeline, said = engine.catalog.pipelines.get(name), reported.get(name)
         fresh = said is not None and reports.is_fresh(said)
-        if pipeline is None and not fresh:
-            continue
         report = said.report if said is not None else None
+        if pipeline is None and not (report is not None and report.of_file and fresh):
+            continue
         state = report.state if report is not None and fresh else "stopped" if _is_stopped(pipeline) else NOT_ATTACHED
         rows.append((
             name, pipeline.target if pipeline else report and report.target, pipeline and pipeline.query,

@@ -76,6 +76,7 @@ def job_fields(job: SparkJob) -> dict[str, Any]:
 
 def job_of(fields: Any) -> SparkJob:
     try:
-        return msgspec.convert(fields, SparkJob)
+        job: SparkJob = msgspec.convert(fields, SparkJob)
+        return job
     except msgspec.ValidationError as e:
         raise InvalidRequest(f"the server describes a job that this version does not know: {e}") from None

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from tablecast import __version__
 from tablecast.engine.engine import Engine
 from tablecast.engine.observer import CommitReport
-from tablecast.engine.system import topic_groups, topics
+from tablecast.engine.system import pipelines, topic_groups, topics
 from tablecast.engine.writer import QUEUE_COMMANDS
 from tablecast.errors import UnknownTopic
 from tablecast.model.topic import Topic
@@ -273,7 +273,7 @@ class State(Collector):
     def _read(self) -> list[Metric]:
         with self._turn:
             if self._clock() >= self._kept_until:
-                self._kept = [*_topic_sizes(self._engine), *_group_lags(self._engine)]
+                self._kept = [*_topic_sizes(self._engine), *_group_lags(self._engine), *_pipelines(self._engine)]
                 self._kept_until = self._clock() + LAG_KEPT_SECONDS
             return self._kept
 
@@ -304,6 +304,27 @@ def _group_lags(engine: Engine) -> list[Metric]:
     return [
         _labelled("tablecast_group_lag_messages", "Messages not done yet.", ("topic", "group"), behind),
         _labelled("tablecast_group_lag_seconds", "Age of the oldest of them.", ("topic", "group"), late),
+    ]
+
+
+def _pipelines(engine: Engine) -> list[Metric]:
+    """As their runners reported; there are at most as many as system.pipelines has."""
+    rows = pipelines(engine).slice(0, MAX_TOPIC_LABELS).to_pylist()
+    fields = {
+        "tablecast_pipeline_lag_messages": ("Messages it has not read yet.", "lag"),
+        "tablecast_pipeline_rows_out": ("Rows written since it was started.", "rows_out"),
+        "tablecast_pipeline_rejected_rows": ("Dead letters since it was started.", "rejected"),
+        "tablecast_pipeline_restarts": ("Starts after a failure.", "restarts"),
+    }
+    running: dict[Place, float] = {(row["name"],): row["state"] == "running" for row in rows}
+    return [
+        _labelled("tablecast_pipeline_running", "1 while its runner says so.", ("pipeline",), running),
+        *(
+            _labelled(
+                name, meaning, ("pipeline",), {(row["name"],): row[field] for row in rows if row[field] is not None}
+            )
+            for name, (meaning, field) in fields.items()
+        ),
     ]
 
 

@@ -25,7 +25,7 @@ def map_arrow(frame: DataFrame, function: Mapped, schema: StructType | str) -> D
 def map_values(function: Callable[..., Any], kind: str, *columns: str) -> Column:
     """What `function`, which travels to the executors, makes of the values of each row."""
     with _without_pandas():
-        made: Column = f.udf(function, kind)(*columns)
+        made: Column = f.udf(lambda *given: function(*given), kind)(*columns)  # Spark has its own idea of type hints
         return made
 
 

@@ -194,6 +194,7 @@ class Runner:
                 "restarts": life.restarts,
                 "positions": dict(life.positions),
                 "target": life.definition.pipeline.target,
+                "of_file": life.definition.declared is not None,
             },
         )
 
