@@ -129,6 +129,21 @@ CODES = {
     "CorruptData": ("corrupt_data", 500),
     "WritesStopped": ("writes_stopped", 500),
     "BackupError": ("backup_error", 500),
+    "InvalidPipeline": ("invalid_pipeline", 400),
+    "InvalidPart": ("invalid_part", 400),
+    "NotSealable": ("not_sealable", 400),
+    "RunsOnSpark": ("runs_on_spark", 400),
+    "UnknownPipeline": ("unknown_pipeline", 404),
+    "UnknownLoad": ("unknown_load", 404),
+    "TopicRecreated": ("topic_recreated", 409),
+    "StaleLoad": ("stale_load", 409),
+    "SnapshotGone": ("snapshot_gone", 410),
+    "MissingRow": ("missing_row", 422),
+    "PayloadMismatch": ("payload_mismatch", 422),
+    "TooManyRejects": ("too_many_rejects", 422),
+    "JavaMissing": ("java_missing", 500),
+    "SparkMissing": ("spark_missing", 500),
+    "SparkFailed": ("spark_failed", 500),
 }
 
 

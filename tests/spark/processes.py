@@ -21,7 +21,7 @@ import pyspark
 
 from tablecast.spark.java import find_java
 
-PASSWORD = "a password for Spark's tests"
+PASSWORD = "a password for tests of Spark"
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)  # below those that the system gives to clients: a retry must not take a server's
 WAIT_SECONDS = 120.0  # for a condition on a machine under load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +89,25 @@ def held_in_the_middle(frame: DataFrame, directory: Path) -> DataFrame:
 class Job(threading.Thread):
     """A write in the background."""
 
-    def __init__(self, write: Any) -> None:
+    def __init__(self, spark: SparkSession, write: Any) -> None:
         super().__init__()
-        self._write, self.error = write, None
+        self._spark, self._write = spark, write
+        self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
+            self._spark.createDataFrame([(0,)], "n int")  # makes the session this thread's: it knows the data source
             self._write()
         except BaseException as error:
             self.error = error
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        def unless_failed() -> bool:
+            assert self.error is None, str(self.error)
+            return condition()
+
+        until(what, unless_failed)
 
 
 @pytest.mark.parametrize("bulk", ["always", "never"])
@@ -108,10 +117,10 @@ def test_a_server_that_is_killed_during_a_batch(
     """What was staged is there when it comes back, and the write goes on."""
     table = w.table("outlived", COLUMNS)
     frame = held_in_the_middle(spark.range(0, 100, 1, 2).selectExpr("id", "id AS n"), tmp_path)
-    job = Job(lambda: w.save(frame, table, bulk=bulk))
-    until("the second task is held", lambda: (tmp_path / "held").exists())
+    job = Job(spark, lambda: w.save(frame, table, bulk=bulk))
+    job.until("the second task is held", lambda: (tmp_path / "held").exists())
     parts = "SELECT sum(parts) FROM system.loads"
-    until("the first part is staged", lambda: w.client.query(parts).scalar() == 1)
+    job.until("the first part is staged", lambda: w.client.query(parts).scalar() == 1)
     server.restart()
     (tmp_path / "go").touch()
     job.join()
@@ -125,8 +134,8 @@ def test_a_source_that_is_added_during_a_bulk_load(w: Writing, spark: SparkSessi
     table = w.table("rerouted", COLUMNS)
     frame = spark.range(0, 100, 1, 2).selectExpr("id", "id AS n")
     held = held_in_the_middle(frame, tmp_path)
-    job = Job(lambda: w.save(held, table))
-    until("the second task is held", lambda: (tmp_path / "held").exists())
+    job = Job(spark, lambda: w.save(held, table))
+    job.until("the second task is held", lambda: (tmp_path / "held").exists())
     w.client.execute_all("CREATE TOPIC app.more; ALTER TOPIC app.more ADD SOURCE app.rerouted ON INSERT")
     (tmp_path / "go").touch()
     job.join()
@@ -142,8 +151,8 @@ def test_rows_sent_as_they_are_meet_the_table_as_it_is(w: Writing, spark: SparkS
     """Rows that are not sealed are decided at the commit, by what the table and its sources are then."""
     table = w.table("regrown", COLUMNS)
     frame = held_in_the_middle(spark.range(0, 100, 1, 2).selectExpr("id", "id AS n"), tmp_path)
-    job = Job(lambda: w.save(frame, table, bulk="never"))
-    until("the second task is held", lambda: (tmp_path / "held").exists())
+    job = Job(spark, lambda: w.save(frame, table, bulk="never"))
+    job.until("the second task is held", lambda: (tmp_path / "held").exists())
     w.client.execute(f"ALTER TABLE {table} ADD COLUMN word TEXT DEFAULT 'new'")
     (tmp_path / "go").touch()
     job.join()

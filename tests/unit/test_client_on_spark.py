@@ -33,5 +33,7 @@ def test_without_spark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_refusal_that_names_no_job_is_not_guessed_at() -> None:
-    with pytest.raises(InvalidRequest, match="does not know"):
+    with pytest.raises(RunsOnSpark, match="runs on Spark"):
         run_on_spark(RunsOnSpark("runs on Spark"), SERVER)
+    with pytest.raises(InvalidRequest, match="does not know"):
+        run_on_spark(RunsOnSpark("runs on Spark", job={"type": "copy_moon"}), SERVER)

@@ -15,7 +15,9 @@ from tablecast.model.spark_job import job_of
 
 def run_on_spark(refusal: RunsOnSpark, server: Server) -> Result:
     """Runs what the server refused to, as the user who asked. Raises SparkMissing if there is no Spark."""
-    job = job_of(refusal.details.get("job"))
+    if "job" not in refusal.details:  # somebody else's word for something else
+        raise refusal
+    job = job_of(refusal.details["job"])
     try:
         copying = importlib.import_module("tablecast.spark.copying")
     except ImportError as e:
