@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -690,6 +691,28 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
+COPY_SECONDS = 60.0  # nobody writes meanwhile, so compactions come to an end
+
+
+def copy_at_one_moment(source: Path, target: Path) -> None:
+    """A process dies at one moment; a copy takes longer. One during which no file changed is as good."""
+    deadline = time.monotonic() + COPY_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            before = files(source)
+            shutil.copytree(source, target)
+            if files(source) == before:
+                return
+        except (shutil.Error, FileNotFoundError):
+            pass  # a compaction has just removed what it replaced
+        shutil.rmtree(target, ignore_errors=True)
+    raise TimeoutError(f"{source} did not come to rest within {COPY_SECONDS:.0f} s")
+
+
+def files(directory: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*") if path.is_file()}
+
+
 class RocksMachine(StoreMachine):
     """A crash is the process dying: what was written is with the operating system and survives."""
 
@@ -697,9 +720,7 @@ class RocksMachine(StoreMachine):
         self.store = RocksStore.open(str(self.directory / "db"))
 
     def after_crash(self) -> None:
-        # A process dies at one moment. A copy takes longer, and must not meet files that a compaction just removes.
-        self.store._root.cancel_all_background(True)
-        shutil.copytree(self.directory / "db", self.directory / "found")
+        copy_at_one_moment(self.directory / "db", self.directory / "found")
         self.store.close()
         shutil.rmtree(self.directory / "db")
         (self.directory / "found").rename(self.directory / "db")

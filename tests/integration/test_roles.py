@@ -40,6 +40,7 @@ CREATE TOPIC app.dead;
 CREATE TOPIC app.events WITH (max_deliveries = 1, dead_letter = 'app.dead');
 ALTER TOPIC app.events ADD SOURCE app.private ON ANY;
 CREATE TOPIC app.scratch;
+CREATE PIPELINE app.flow INTO app.public AS SELECT id, v FROM TOPIC app.events;
 INSERT INTO app.public VALUES (0, 0);
 INSERT INTO app.private VALUES (0, 0), (1, 1), (2, 2);
 INSERT INTO app.restricted VALUES (0, 0);
@@ -89,6 +90,14 @@ STATEMENTS = [
     Row(s.Redrive,             DBA,     "REDRIVE TOPIC app.dead ALL"),
     Row(s.ResetGroup,          DBA,     "RESET GROUP 'reset_{role}' ON app.events TO EARLIEST",
         "CONSUME FROM app.events GROUP 'reset_{role}' LIMIT 1"),
+    # pipelines
+    Row(s.CreatePipeline,      DBA,     "CREATE PIPELINE app.p_{role} INTO app.public AS SELECT id, v FROM TOPIC app.events"),
+    Row(s.StartPipeline,       DBA,     "START PIPELINE app.flow"),
+    Row(s.StopPipeline,        DBA,     "STOP PIPELINE app.flow"),
+    Row(s.DropPipeline,        DBA,     "DROP PIPELINE app.q_{role}",
+        "CREATE PIPELINE app.q_{role} INTO app.public AS SELECT id, v FROM TOPIC app.events"),
+    Row(s.ShowPipelines,       SERVICE, "SHOW PIPELINES"),
+    Row(s.DescribePipeline,    SERVICE, "DESCRIBE PIPELINE app.flow"),
     # looking around
     Row(s.ShowNamespaces,      USER,    "SHOW NAMESPACES"),
     Row(s.ShowTables,          USER,    "SHOW TABLES"),
@@ -156,7 +165,7 @@ NEVER = [
 SYSTEM_TABLE_READERS = {
     "namespaces": SERVICE, "tables": SERVICE, "columns": SERVICE, "topics": SERVICE, "topic_sources": SERVICE,
     "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
-    "users": DBA, "audit_log": DBA,
+    "pipelines": SERVICE, "users": DBA, "audit_log": DBA,
 }  # fmt: skip
 
 # --- every access level -----------------------------------------------------------------------------------------
@@ -235,6 +244,8 @@ ENDPOINTS = [
     Endpoint("POST", f"{API}/loads", SERVICE, {"table": "app.own", "writer_id": "{role}", "batch_id": 0}),
     Endpoint("GET", f"{API}/loads", SERVICE),
     Endpoint("DELETE", f"{API}/loads/{{load}}", SERVICE, None, f"{API}/loads/none"),
+    Endpoint("POST", f"{API}/pipelines/{{name}}/report", SERVICE,
+             {"state": "running", "runner": "{role}"}, f"{API}/pipelines/app.flow/report"),
     Endpoint("POST", f"{API}/auth/login", ANYBODY, {"user": "a_user", "password": PASSWORDS["user"]}),
     Endpoint("GET", f"{API}/auth/me", USER),
     Endpoint("GET", "/health", ANYBODY),
@@ -302,9 +313,21 @@ def filled(value: Any, role: str) -> Any:
 
 def test_every_kind_of_statement_has_a_row() -> None:
     kinds = {kind for _, kind in inspect.getmembers(s, inspect.isclass) if issubclass(kind, s.Statement)}
-    assert {row.kind for row in STATEMENTS} == kinds - {s.Statement}
+    assert {row.kind for row in STATEMENTS} == kinds - {s.Statement, s.RunOnSpark}  # which has a test of its own
     for row in STATEMENTS:
         assert row.kind in {type(statement) for statement in parse(filled(row.sql, "user"))}, row.sql
+
+
+@pytest.mark.parametrize("sql", ["COPY app.public FROM '/tmp/x' (FORMAT json)", "AUDIT TOPIC app.events"])
+def test_what_runs_on_spark_is_described_to_service_and_above(server: ServerThread, sql: str) -> None:
+    """The server runs none of it. Who may not run it is not told more."""
+    for role in ROLES:
+        answer = ask(server, role, sql)
+        wanted = expected(role, SERVICE)
+        assert answer.status == (400 if wanted == 200 else wanted), answer.body
+        assert answer.error["code"] == (
+            "runs_on_spark" if wanted == 200 else {401: "unauthenticated", 403: "permission_denied"}[wanted]
+        )
 
 
 def test_every_endpoint_has_a_row() -> None:

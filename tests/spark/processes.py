@@ -154,25 +154,35 @@ class Driver(Run):
         super().__init__([sys.executable, str(HERE / script), *arguments], log, environment(**env))
 
     def workers(self) -> list[int]:
-        """The Python processes that run tasks, plans and commits: children of a `pyspark.daemon` under this driver."""
-        below = {self.pid}
-        found = []
-        for pid, parent, command in sorted(_processes()):
-            if parent in below:
-                below.add(pid)
-                if "pyspark.daemon" in command and "pyspark.daemon" in _command(parent):
-                    found.append(pid)
-        return found
+        """The Python processes that run tasks: children of a `pyspark.daemon` under this driver. There is a daemon for
+        plans and one for commits, too; theirs belong to the driver."""
+        return [pid for pid, parent in self._below() if _TASKS in _command(pid) and _TASKS in _command(parent)]
+
+    def _below(self) -> Iterator[tuple[int, int]]:
+        """Every process under this one, with its parent."""
+        children: dict[int, list[int]] = {}
+        for pid, parent in _processes():
+            children.setdefault(parent, []).append(pid)
+        parents = [self.pid]
+        while parents:
+            parent = parents.pop()
+            for pid in children.get(parent, []):
+                yield pid, parent
+                parents.append(pid)
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
+_TASKS = "pyspark.daemon pyspark.worker"
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """The id of every process, and of its parent."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:  # it ended meanwhile
                 continue
-            yield int(entry.name), int(fields[1]), _command(int(entry.name))
+            yield int(entry.name), int(fields[1])
 
 
 def _command(pid: int) -> str:
@@ -232,7 +242,7 @@ class Cluster:
 
     def kill_worker_of(self, pid: int) -> None:
         """As if the machine was gone: the worker under which this process runs, its executor, and the process."""
-        parents = {child: parent for child, parent, _ in _processes()}
+        parents = dict(_processes())
         line = [pid]
         while line[-1] in parents and parents[line[-1]] > 1:
             line.append(parents[line[-1]])

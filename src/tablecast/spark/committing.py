@@ -1,14 +1,18 @@
-"""The driver's part of a write: all that the tasks staged becomes one commit."""
+"""The driver's part of a write: all that the tasks staged becomes one commit, or is given up."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
-from tablecast.client.bulk import BulkClient, LoadDone
+from tablecast.client.bulk import BulkClient, LoadDone, Server
+from tablecast.client.retry import Retry
 from tablecast.errors import Overloaded, StaleLoad, TablecastError, Timeout
 from tablecast.spark.task import Staged, partition_of
 
+_BRIEFLY = Retry(attempts=3, backoff_seconds=0.2, total_seconds=5.0)  # a job that failed should not wait to say so
 _PART = re.compile(r"\bpart (\d+)\b")
 
 
@@ -28,6 +32,13 @@ def commit_parts(client: BulkClient, load_id: str, messages: Iterable[object]) -
         raise _unknown(error) from error
     except TablecastError as error:
         raise _in_partitions(error) from error
+
+
+def abort_loads(server: Server, load_ids: Iterable[str]) -> None:
+    """What is not reached now, the server removes by itself when nobody has come back for a day."""
+    with BulkClient(replace(server, retry=_BRIEFLY)) as client, contextlib.suppress(TablecastError):
+        for load_id in load_ids:
+            client.abort_load(load_id)
 
 
 def _in_partitions(error: TablecastError) -> TablecastError:

@@ -14,7 +14,6 @@ while, so that a small batch does not pay for it.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from tablecast.client.bulk import BulkClient, LoadBegun
-from tablecast.errors import InvalidRequest, StaleLoad, TablecastError
-from tablecast.spark.committing import commit_parts, staged_of
+from tablecast.errors import InvalidRequest, StaleLoad
+from tablecast.spark.committing import abort_loads, commit_parts, staged_of
 from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
@@ -115,11 +114,8 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
             commit_parts(client, loads.pop(), staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, when a batch failed. What is not reached now, the server removes when nobody comes back."""
-        loads = {each.load_id for each in staged_of(messages) if each.load_id}
-        with _client(self._options) as client, contextlib.suppress(TablecastError):
-            for load_id in loads:
-                client.abort_load(load_id)
+        """On the driver, when a batch failed."""
+        abort_loads(self._options.server, {each.load_id for each in staged_of(messages) if each.load_id})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.table!r}, {self._options.mode})"

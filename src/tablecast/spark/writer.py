@@ -10,7 +10,6 @@ seen. Inserts are sealed: executors finish rows and messages themselves, and the
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +20,7 @@ from pyspark.sql.types import StructType
 from tablecast.client.bulk import BulkClient, LoadBegun
 from tablecast.core.seal import require_sealable
 from tablecast.errors import NotSealable, TablecastError
-from tablecast.spark.committing import commit_parts
+from tablecast.spark.committing import abort_loads, commit_parts
 from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
@@ -97,10 +96,9 @@ class TableWriter(DataSourceArrowWriter):
                 commit_parts(client, self._load.load_id, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when the job failed. What is not reached now, the server removes when nobody comes back."""
+        """On the driver, when the job failed."""
         if self._load.committed is None:
-            with self._client() as client, contextlib.suppress(TablecastError):
-                client.abort_load(self._load.load_id)
+            abort_loads(self._options.server, [self._load.load_id])
 
     def _client(self) -> BulkClient:
         return BulkClient(self._options.server, namespace=self._options.namespace)

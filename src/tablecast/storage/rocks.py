@@ -104,6 +104,7 @@ _FILES_BEFORE_STOPPING = 4096
 # kilobytes.
 _AHEAD = {family: 1 if family is Family.LOG else 64 for family in Family}
 
+_SHUTTING_DOWN = "Shutdown in progress"  # how a flush is refused when RocksDB ends
 _NO_SUCH_KEY = "key not found"  # all that tells a missing key from trouble when a native snapshot is read
 
 _SIZE_PROPERTIES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
@@ -578,14 +579,23 @@ class RocksStore:
             self._close_all(natives)
 
     def _close_all(self, natives: list[Rdict]) -> None:
-        """Each flushes what it holds; the last one ends RocksDB and waits for its threads."""
+        """The log is made durable, then each flushes what it holds; the last one ends RocksDB and waits for its threads.
+
+        A flush that RocksDB refuses because it is shutting down already (a compaction was under way) loses nothing: what
+        it would have written is in the log.
+        """
         troubles: list[Exception] = []
         written = self._root.latest_sequence_number()
+        try:
+            self._root.flush_wal(True)
+        except Exception as error:
+            troubles.append(error)
         for native in natives:
             try:
                 native.close()
             except Exception as error:
-                troubles.append(error)
+                if not str(error).startswith(_SHUTTING_DOWN):
+                    troubles.append(error)
         if not troubles:
             self._watermark.advance(written)
         self._watermark.close()
