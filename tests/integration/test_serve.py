@@ -98,7 +98,7 @@ class Server:
         def refused() -> bool:
             try:
                 socket.create_connection(self.address, timeout=PATIENCE_SECONDS).close()
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, ConnectionResetError):  # reset: it was in the queue when the socket closed
                 return True
             return False
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from tablecast.codec.load_plan import encode_plan
+from tablecast.core.rights import require
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.loads import LoadCommitted, LoadInfo, OpenLoad
 from tablecast.engine.staging import MAX_PART_NUMBER
@@ -25,7 +26,6 @@ from tablecast.server.api_rows import qualified
 from tablecast.server.arriving import StreamedBody
 from tablecast.server.bodies import ARROW, SEALED, Decoder, content_type
 from tablecast.server.call import Call
-from tablecast.sql.rights import require
 
 Part = Annotated[int, Meta(ge=0, le=MAX_PART_NUMBER)]
 

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from tablecast.codec.load_plan import encode_plan
 from tablecast.codec.log import decode_head
 from tablecast.codec.log_stream import LOG_STREAM, encode_end, encode_error, encode_frame
+from tablecast.core.rights import require
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import check_partition
@@ -35,7 +36,6 @@ from tablecast.model.topic import Topic
 from tablecast.server.answers import accepted, answer
 from tablecast.server.api_topics import LAST_OFFSET, milliseconds
 from tablecast.server.call import Call
-from tablecast.sql.rights import require
 
 CHUNK_BYTES = 1024 * 1024  # sent at a time: large enough to cost little per byte, small enough for many readers
 _log = logging.getLogger("tablecast.server")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from tablecast.core.rights import require
 from tablecast.engine.pipelines import PipelineReport, check_report
 from tablecast.errors import InvalidPipeline
 from tablecast.model.schema import Role
 from tablecast.server.answers import accepted, answer
 from tablecast.server.bodies import Decoder
 from tablecast.server.call import Call
-from tablecast.sql.rights import require
 
 MAX_PIPELINE_NAME_CHARS = 127  # namespace.name, each of 63 at most
 

@@ -20,6 +20,7 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from tablecast.codec.load_plan import encode_plan
+from tablecast.core.rights import require_read, row_owner
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.snapshots import IDLE_MS, MAX_SPLITS, TableSnapshot
 from tablecast.errors import InvalidRequest, SnapshotGone
@@ -28,7 +29,6 @@ from tablecast.server.api_rows import qualified
 from tablecast.server.api_topics import ArrowPieces
 from tablecast.server.bodies import ARROW, Decoder
 from tablecast.server.call import Call, Services
-from tablecast.sql.rights import require_read, row_owner
 
 
 class SnapshotRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

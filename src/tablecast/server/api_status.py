@@ -7,12 +7,12 @@ import asyncio
 import msgspec
 from starlette.responses import Response
 
+from tablecast.core.rights import require
 from tablecast.model.schema import Role
 from tablecast.server.answers import answer
 from tablecast.server.bodies import JSON
 from tablecast.server.call import Call
 from tablecast.server.metrics import CONTENT_TYPE
-from tablecast.sql.rights import require
 
 
 class StatusAnswer(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tablecast.codec.rows import Row, unknown_column
+from tablecast.core.rights import require_write, row_owner
 from tablecast.engine.arrow_rows import arrow_rows, replace_named
 from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
@@ -16,7 +17,6 @@ from tablecast.engine.rows import DeleteRows
 from tablecast.errors import InvalidRequest
 from tablecast.sql.context import Context, Write, refuse_system
 from tablecast.sql.plan_insert import insert_rows, write_result
-from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import TableName
 
 MODES = ("insert", "upsert", "delete")

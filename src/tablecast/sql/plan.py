@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tablecast.codec.result import Result
+from tablecast.core.rights import require
 from tablecast.engine.audit import Audited
 from tablecast.engine.groups import Redrive, ResetGroup, Settle
 from tablecast.errors import InvalidRequest, TransactionState
@@ -23,7 +24,6 @@ from tablecast.sql.plan_pipeline import PIPELINES
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, settle
 from tablecast.sql.plan_user import USERS
-from tablecast.sql.rights import require
 
 
 class Plan(Protocol):

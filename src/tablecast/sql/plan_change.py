@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from tablecast.codec.result import Result
 from tablecast.codec.rows import Row, unknown_column
+from tablecast.core.rights import require_read, require_write, row_owner
 from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.reading import KeyRange, scan_values, values_arrow
@@ -30,7 +31,6 @@ from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_insert import write_result
 from tablecast.sql.plan_select import read_tables
 from tablecast.sql.returning import Projection, plan_projection
-from tablecast.sql.rights import require_read, require_write, row_owner
 from tablecast.sql.statements import Delete, TableName, Update, is_default
 
 MAX_ATTEMPTS = 10  # of a statement whose rows keep changing under it

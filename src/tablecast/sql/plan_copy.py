@@ -6,12 +6,12 @@ from __future__ import annotations
 import msgspec
 
 from tablecast.codec.result import Result
+from tablecast.core.rights import require
 from tablecast.errors import RunsOnSpark, TransactionState
 from tablecast.model.schema import Role
 from tablecast.model.spark_job import AuditTopic, CopyFrom, CopyTopic, SparkJob, job_fields
 from tablecast.sql import statements as s
 from tablecast.sql.context import Context, find_table, find_topic
-from tablecast.sql.rights import require
 
 _WORDS = {CopyFrom: "COPY … FROM", CopyTopic: "COPY TOPIC", AuditTopic: "AUDIT TOPIC"}
 

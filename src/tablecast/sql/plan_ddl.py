@@ -10,6 +10,7 @@ from msgspec import UNSET
 from tablecast.codec.result import Result, type_string
 from tablecast.codec.values import coercion
 from tablecast.core.expression import compile_filter
+from tablecast.core.rights import require, require_read
 from tablecast.engine import ddl
 from tablecast.engine.audit import Audited
 from tablecast.engine.catalog import SYSTEM_NAMESPACE
@@ -23,7 +24,6 @@ from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
 from tablecast.sql.plan_select import system_table
-from tablecast.sql.rights import require, require_read
 
 
 def permit(context: Context, what: str) -> None:

@@ -12,6 +12,7 @@ from sqlglot import exp
 from tablecast.codec.result import Result
 from tablecast.codec.rows import DEFAULT, BuildRow, Row, unknown_column
 from tablecast.core.expression import compile_expression
+from tablecast.core.rights import require_write, row_owner
 from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encode_rows
@@ -22,7 +23,6 @@ from tablecast.sql.generated import generator_name
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
 from tablecast.sql.returning import Projection, plan_projection
-from tablecast.sql.rights import require_write, row_owner
 from tablecast.sql.statements import Insert, OnConflict, is_default
 
 Cells = Callable[[Sequence[Any], StatementValues, Context], Sequence[Sequence[Any]]]

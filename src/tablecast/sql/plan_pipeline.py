@@ -15,6 +15,7 @@ import msgspec
 from sqlglot import exp
 
 from tablecast.codec.result import Result
+from tablecast.core.rights import require
 from tablecast.engine import pipelines
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.system import SYSTEM_TABLES
@@ -25,7 +26,6 @@ from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
 from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
 from tablecast.sql.plan_ddl import carry_out, permit
-from tablecast.sql.rights import require
 from tablecast.sql.spark_query import mark, output_names
 
 # What a message has beside the columns of its table, and what one has that is not decoded.

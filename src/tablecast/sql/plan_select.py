@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from tablecast.codec.result import Result
 from tablecast.codec.rows import Row
+from tablecast.core.rights import require, require_read, row_owner
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
 from tablecast.engine.reading import KeyRange, lookup_values, scan_values, values_arrow
 from tablecast.engine.system import SYSTEM_TABLES
@@ -20,7 +21,6 @@ from tablecast.model.schema import Role
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table
 from tablecast.sql.generated import generate, generator_name, lift_generated
-from tablecast.sql.rights import require, require_read, row_owner
 from tablecast.sql.statements import Select, TableName
 
 TableKey = tuple[str | None, str]

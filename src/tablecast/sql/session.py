@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
+from tablecast.core.rights import require
 from tablecast.engine.audit import Audit, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
 from tablecast.engine.decision import StalePlan
@@ -36,7 +37,6 @@ from tablecast.sql.plan import Plan, plan
 from tablecast.sql.plan_insert import InsertPlan, write_result
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
-from tablecast.sql.rights import require
 
 PLANS_KEPT = 1024  # prepared statements per session; the oldest go first
 STALE_ATTEMPTS = 10
