@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from writing import Writing, writing
 pytestmark = pytest.mark.xdist_group("spark")
 
 WAIT_SECONDS = 120
+FIRST_FILE_AT = 1_760_000_000
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +37,11 @@ class Stream:
         self.checkpoint = home / "checkpoint"
 
     def add(self, *rows: dict[str, Any]) -> None:
-        path = self._inputs / f"{len(list(self._inputs.iterdir())):04}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        number = len(list(self._inputs.iterdir()))
+        made = self._home / f"{number:04}.json"
+        made.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(made, (FIRST_FILE_AT + number,) * 2)  # Spark takes files by their times, which must not be equal
+        made.rename(self._inputs / made.name)
 
     def frame(self, schema: str) -> DataFrame:
         return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(self._inputs))
