@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-server bench-spark docs crash crash-server java lock clean
+.PHONY: help demo test check bench bench-server bench-spark docs crash crash-server crash-spark java lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ crash: $(READY) ## kill the database 1,000 times and check it each time
 
 crash-server: $(READY) ## the same over HTTP: 24 publishers and 4 consumers, the server killed 50 times
 	@$(BIN)/python tests/crash/server_loop.py --kills 50
+
+crash-spark: $(READY) java ## a stream on Spark: driver, executors and server killed 20 times
+	@$(BIN)/python tests/spark/kill_loop.py --kills 20
 
 docs: $(READY) ## check that every link and code block of the docs holds
 	@$(BIN)/python -m pytest -q tests/docs
