@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-server bench-spark docs crash crash-server crash-spark java lock clean
+.PHONY: help demo test test-spark check bench bench-server bench-spark docs crash crash-server crash-spark java lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -26,8 +26,11 @@ java:
 demo: $(READY) java ## run the main job end to end and print what happened
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) java ## run all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+test: $(READY) java ## run the tests (but for the longest with Spark: make test-spark)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not long" $(ARGS)
+
+test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters (about 20 minutes)
+	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
 
 check: $(READY) ## style, types and layers
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md about reading run as they stand, against a real server."""
+"""The programs of docs/spark.md run as they stand, against a real server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ pytestmark = pytest.mark.xdist_group("spark")
 MARK = "with Spark and a server"
 
 
-def test_programs_about_reading(shop: Shop, tmp_path: Path) -> None:
+def test_programs(shop: Shop, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("of the etl user\n")
     shop.sql(
         "CREATE USER 'etl' WITH PASSWORD 'of the etl user' ROLE 'service'",
         "CREATE TABLE app.orders (id BIGINT PRIMARY KEY, customer TEXT)",
+        "CREATE TABLE app.copied (id BIGINT PRIMARY KEY, customer TEXT)",
         "CREATE TOPIC app.order_events PARTITIONS 2",
         "ALTER TOPIC app.order_events ADD SOURCE app.orders ON ANY",
         "INSERT INTO app.orders VALUES (1, 'ann'), (2, 'bob'), (3, 'cid')",
@@ -45,3 +46,4 @@ def test_programs_about_reading(shop: Shop, tmp_path: Path) -> None:
     written = shop.spark.read.parquet(str(tmp_path / "data" / "orders"))
     assert sorted(row.id for row in written.collect()) == [1, 2, 3]
     assert sorted(row.customer for row in names["orders"].collect()) == ["ann", "bob"]
+    assert shop.server.sql("SELECT customer FROM app.copied ORDER BY id")[0]["rows"] == [["ann"], ["bob"]]
