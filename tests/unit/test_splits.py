@@ -59,9 +59,11 @@ def sizes(stored: list[bytes], cuts: list[bytes]) -> list[int]:
     return [end - start for start, end in pairwise(at)]
 
 
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KEYS)
-def test_parts_are_about_equal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_about_equal(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "EXACT_KEYS", 100)  # so that it is guessed
+    chance.seed(f"{kind} {seed}")
     stored = sorted({TABLE + KEYS[kind](i) for i in range(COUNT)})
     store = store_of(stored)
     for parts in (2, 7, 24):

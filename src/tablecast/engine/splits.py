@@ -21,6 +21,7 @@ EXACT_KEYS = 200_000  # up to here reading all keys costs less than guessing
 COUNTED_KEYS = 32  # a branch with fewer keys is counted when a walk comes to it
 FEW_KEYS = 4  # one with fewer is counted when it is found
 BRANCHES_PER_PART = 8  # how much finer the guess is than what it is for
+MIN_OPENED = 256  # before guesses are believed: a walk seldom meets the one fork of many that has nearly all keys
 MAX_OPENED = 4_000  # branches opened at most: bounds the time, about a millisecond each
 
 
@@ -64,8 +65,9 @@ class _Splitting:
         """(first key, weight) of branches that together are the whole."""
         total = self._guess(whole)
         heap = [(-total, whole)]
-        for _ in range(MAX_OPENED):
-            if -heap[0][0] <= max(total / (parts * BRANCHES_PER_PART), COUNTED_KEYS):
+        for opened in range(MAX_OPENED):
+            enough = total / (parts * BRANCHES_PER_PART) if opened >= MIN_OPENED else 0
+            if -heap[0][0] <= max(enough, COUNTED_KEYS):
                 break
             weight, branch = heapq.heappop(heap)
             total += weight  # which is negative, for a heap gives the least first
