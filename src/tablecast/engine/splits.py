@@ -21,7 +21,7 @@ EXACT_KEYS = 200_000  # up to here reading all keys costs less than guessing
 COUNTED_KEYS = 32  # a branch with fewer keys is counted when a walk comes to it
 FEW_KEYS = 4  # one with fewer is counted when it is found
 BRANCHES_PER_PART = 8  # how much finer the guess is than what it is for
-MIN_OPENED = 256  # before guesses are believed: a walk seldom meets the one fork of many that has nearly all keys
+MIN_OPENED = 24  # before guesses are believed: a walk seldom meets the one fork of many that has nearly all keys
 MAX_OPENED = 4_000  # branches opened at most: bounds the time, about a millisecond each
 
 
