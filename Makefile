@@ -29,7 +29,7 @@ demo: $(READY) java ## run the main job end to end and print what happened
 test: $(READY) java ## run the tests (but for the longest with Spark: make test-spark)
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not long" $(ARGS)
 
-test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters (about 20 minutes)
+test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
 
 check: $(READY) ## style, types and layers
