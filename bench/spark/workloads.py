@@ -183,7 +183,8 @@ def _batches(b: Bench) -> list[pa.RecordBatch]:
 def scaling(path: Path, rows: int) -> Iterator[Comparison]:
     rates = []
     for threads in (1, 2):
-        with bench(path / f"with-{threads}", rows, f"local[{threads}]") as b:
+        (own_path := path / f"with-{threads}").mkdir()
+        with bench(own_path, rows, f"local[{threads}]") as b:
             b.load(b.new_table())  # warms up
             name = b.new_table()
             rates.append(b.rate(lambda b=b, name=name: b.load(name)))  # type: ignore[misc]

@@ -21,7 +21,7 @@ from tablecast.model.change import Op
 from tablecast.model.schema import Column, ColumnType, Default, DefaultKind, TableKind, TableSchema, TypeName
 from tablecast.model.topic import PayloadMode
 from tablecast.spark.typed import PayloadDecoder
-from tablecast.spark.typed_layout import MAX_BACKSLASHES, Layout, NotLaidOut
+from tablecast.spark.typed_layout import Layout, NotLaidOut
 
 T = TypeName
 DECIMAL = ColumnType(T.DECIMAL, 12, 2)
@@ -191,12 +191,21 @@ def test_a_slice_of_a_larger_array_decodes_alone() -> None:
     assert [len(c) for c in decoder.columns(found.slice(50))] == [0, 0, 0, 0]
 
 
-def test_long_runs_of_backslashes_are_parsed() -> None:
-    rows = [(1, "\\" * n + '"', 1, None) for n in (1, 2, MAX_BACKSLASHES // 2, MAX_BACKSLASHES, 3 * MAX_BACKSLASHES)]
-    found, decoder = payloads(ORDERS, rows), PayloadDecoder(ORDERS)
+def test_texts_of_any_length_and_any_run_of_backslashes_are_walked() -> None:
+    """Few long ones among short ones, and so many that all of them are looked at together."""
+    texts = ["\\" * n + quote + "x" * n for n in (0, 1, 2, 7, 8, 9, 63, 64, 65, 5_000) for quote in ("", '"', '"\\')]
+    for repeats in (1, 8):
+        rows = [(i, text, i, None) for i, text in enumerate(texts * repeats)]
+        found, decoder = payloads(ORDERS, rows), PayloadDecoder(ORDERS)
+        walked = Layout(ORDERS, decoder.types).columns(found)
+        assert as_values([column for column in walked if column is not None]) == plain(ORDERS, found)
+
+
+def test_a_text_without_its_end_is_no_endless_search() -> None:
+    whole = payloads(ORDERS, [(i, "some text", 1, None) for i in range(100)])
+    cut = pa.array([payload[:-30] if i == 99 else payload for i, payload in enumerate(whole.to_pylist())], pa.binary())
     with pytest.raises(NotLaidOut):
-        Layout(ORDERS, decoder.types).columns(found)
-    assert as_values(decoder.columns(found)) == plain(ORDERS, found)
+        Layout(ORDERS, PayloadDecoder(ORDERS).types).columns(cut)
 
 
 # --- columns that were added later --------------------------------------------------------------------------------

@@ -45,12 +45,10 @@ class PayloadDecoder:
         """One array per column of the table. Raises PayloadMismatch, whose details have the row's number."""
         if not len(payloads):
             return [pa.array([], kind) for kind in self.types]
-        if self._layout.is_plain:
-            try:
-                return self._filled(self._layout.columns(payloads), len(payloads))
-            except NotLaidOut:
-                pass
-        return self.parsed(payloads)
+        try:
+            return self._filled(self._layout.columns(payloads), len(payloads))
+        except NotLaidOut:
+            return self.parsed(payloads)
 
     def parsed(self, payloads: pa.Array) -> list[pa.Array]:
         """The same by parsing each payload."""

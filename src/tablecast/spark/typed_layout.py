@@ -6,10 +6,10 @@ many payloads are walked column by column, all rows at once:
     {"_table":"app.orders","id":"42","customer":"ann","n":7}
     ^ start                ^ `,"id":` must stand here, in every row; then a quote, `n` of null, or a bare value
 
-A quoted value ends at the next quote (all quotes are found once, by one pass; escaped ones do not count), a bare one at
-the next member. What lies between two values must equal the literal in every row, and each row must end where its
-walk ends: then the columns are what a parser would have found. A column is a pair of positions per row; Arrow copies
-them out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
+A quoted value ends at the next quote that is not escaped, a bare one at the next comma or brace; both are looked for
+eight bytes at a time (`_Walk.next_of`). What lies between two values must equal the literal in every row, and each row
+must end where its walk ends: then the columns are what a parser would have found. A column is a pair of positions per
+row; Arrow copies them out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ import pyarrow.compute as pc
 from tablecast.model.schema import Column, ColumnType, TableSchema, TypeName
 
 _QUOTE, _BACKSLASH, _NULL, _END, _TRUE = b'"\\n}t'
+# How long a text of the type is at least. One that is shorter runs on to another quote, and then does not cast.
+_SHORTEST = {TypeName.TIMESTAMP: 19, TypeName.DATE: 10, TypeName.UUID: 36, TypeName.TIME: 8}
 _BARE = {TypeName.BOOLEAN, TypeName.SMALLINT, TypeName.INT, TypeName.FLOAT, TypeName.DOUBLE}
-MAX_BACKSLASHES = 64  # in a row before a quote; a longer run is text that is parsed, not walked
-_OPENING_QUOTES = 4  # of `{"_table":"app.orders"`
+_WORD = 8  # bytes looked at together
+_FEW_ROWS = 32  # whose values are still not at their end: from here on each is searched by itself
+_PIECE = 4096  # bytes of one of them at a time
 _encode = msgspec.json.Encoder().encode
+
+Literal = list[tuple[int, np.uint64, np.uint64]]  # words: where, which bits count, what they must be
 
 
 class NotLaidOut(Exception):
@@ -41,70 +46,128 @@ class Layout:
     def __init__(self, schema: TableSchema, types: list[pa.DataType]) -> None:
         self._columns = list(zip(schema.columns, types, strict=True))
         self._names = [b"," + _encode(column.name) + b":" for column in schema.columns]
-        # A name that JSON escapes would put quotes and backslashes where the walk expects none.
-        self.is_plain = all(name.count(b'"') == 2 and b"\\" not in name for name in self._names)
-        self._names[0] = b'{"_table":' + _encode(schema.full_name) + self._names[0]
+        self._literals = [_words(name) for name in self._names]
+        self._table = b'{"_table":' + _encode(schema.full_name)  # every message of the table begins with it
 
     def columns(self, payloads: pa.Array) -> list[pa.Array | None]:
         """One array per column, or None for a column that none of the payloads has yet. Raises NotLaidOut."""
         walk = _Walk(payloads)
-        walk.cursor += _OPENING_QUOTES
+        walk.at = walk.begins + len(self._table)
         found: list[pa.Array | None] = []
-        for number, ((column, kind), name) in enumerate(zip(self._columns, self._names, strict=True)):
+        for number, (column, kind) in enumerate(self._columns):
             if number and walk.is_over():
                 return found + [None] * (len(self._columns) - number)
-            walk.literal(name)
+            walk.literal(len(self._names[number]), self._literals[number])
             found.append(_value(walk, column, kind, is_last=number == len(self._columns) - 1))
         if not walk.is_over():
             raise NotLaidOut
         return found
 
 
+def _words(expected: bytes) -> Literal:
+    """The bytes as words; the last one may overlap the one before, and of a short literal only some bits count."""
+    places = [*range(0, len(expected) - _WORD, _WORD), max(len(expected) - _WORD, 0)]
+    found = []
+    for at in places:
+        piece = expected[at : at + _WORD]
+        mask = int.from_bytes(b"\xff" * len(piece), "little")
+        found.append((at, np.uint64(mask), np.uint64(int.from_bytes(piece, "little"))))
+    return found
+
+
+# --- words ------------------------------------------------------------------------------------------------------
+
+_ONES, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+
+def _everywhere(byte: int) -> np.uint64:
+    return np.uint64(byte) * _ONES
+
+
+_QUOTES, _BACKSLASHES, _COMMAS, _ENDS = map(_everywhere, b'"\\,}')
+
+
+def _marked(words: np.ndarray, wanted: np.uint64) -> np.ndarray:
+    """The high bit of each byte that is the wanted one, and perhaps of bytes after the first that is."""
+    differing = words ^ wanted
+    marked: np.ndarray = (differing - _ONES) & ~differing & _HIGHS
+    return marked
+
+
+def _first_marked(marks: np.ndarray) -> np.ndarray:
+    """The number of the first byte that is marked; of a word without marks, the last."""
+    below = np.bitwise_count(marks ^ (marks - np.uint64(1)))  # the bits up to the first that is set
+    first: np.ndarray = (below >> 3).astype(np.int64) - 1
+    return first
+
+
 class _Walk:
-    """Where every row's walk stands: `at` in the bytes, `cursor` among the quotes."""
+    """Where every row's walk stands: `at` in the bytes."""
 
     def __init__(self, payloads: pa.Array) -> None:
         _, starts, data = payloads.buffers()
         self.rows = len(payloads)
-        self.data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+        self.buffer = data
         bounds = np.frombuffer(starts, np.int32)[payloads.offset : payloads.offset + self.rows + 1].astype(np.int64)
-        self.buffer, self.at, self.ends = data, bounds[:-1], bounds[1:]
-        self.quotes, self.has_escapes = _quotes(self.data, int(bounds[0]), int(bounds[-1]))
-        self.cursor = self._first_quotes()
+        self.begins, self.ends = bounds[:-1], bounds[1:]
+        self.at = self.begins
+        self.size = int(bounds[-1])
+        # A word that begins at the last byte must end within the bytes.
+        self.data = np.zeros(self.size + _WORD, np.uint8)
+        if data is not None:
+            self.data[: self.size] = np.frombuffer(data, np.uint8)[: self.size]
+        self._words = np.ndarray((self.size + 1,), np.dtype("<u8"), buffer=self.data, strides=(1,))
+        self.has_escapes = bool((self.data[int(bounds[0]) :] == _BACKSLASH).any())
 
-    def _first_quotes(self) -> np.ndarray:
-        """Which quote each row begins with. Rows mostly have equally many."""
-        each, rest = divmod(len(self.quotes), self.rows)
-        if not rest:
-            guess = np.arange(0, len(self.quotes), each) if each else np.zeros(0, np.int64)
-            if each and bool((self.quotes[guess] == self.at + 1).all()):
-                return guess
-        return np.searchsorted(self.quotes, self.at)
+    def words(self, at: np.ndarray) -> np.ndarray:
+        if int(at.max()) > self.size:
+            raise NotLaidOut
+        found: np.ndarray = self._words[at]
+        return found
 
-    def literal(self, expected: bytes) -> None:
+    def literal(self, size: int, expected: Literal) -> None:
         """The bytes that must come next in every row; the walk stands behind them then."""
-        size = len(expected)
-        if int(self.at.max()) + size >= len(self.data):
-            raise NotLaidOut
-        # Every place of the bytes as the begin of a string of this size: nothing is copied but what is asked for.
-        windows = np.ndarray((len(self.data) - size + 1,), f"S{size}", buffer=self.data, strides=(1,))
-        found = windows[self.at].view(np.uint8).reshape(self.rows, size)
-        if not bool((found == np.frombuffer(expected, np.uint8)).all()):
-            raise NotLaidOut
+        for place, mask, wanted in expected:
+            if not bool((self.words(self.at + place) & mask == wanted).all()):
+                raise NotLaidOut
         self.at = self.at + size
 
-    def quote(self, ahead: int) -> np.ndarray:
-        """Where the quote `ahead` of the cursor is; past the last one, the end of the bytes.
+    def closing_quote(self, begins: np.ndarray) -> np.ndarray:
+        return self.next_of(begins, (_QUOTES, _BACKSLASHES) if self.has_escapes else (_QUOTES,))
 
-        Only the last row can look that far: every row has more quotes than any asks for ahead of its own.
-        """
-        if not len(self.quotes):
-            raise NotLaidOut
-        wanted = self.cursor + ahead
-        found: np.ndarray = self.quotes[np.minimum(wanted, len(self.quotes) - 1)]
-        if int(wanted[-1]) >= len(self.quotes):
-            found[-1] = int(self.ends[-1])
-        return found
+    def next_of(self, begins: np.ndarray, wanted: tuple[np.uint64, ...]) -> np.ndarray:
+        """Where the first wanted byte is from each place on. A backslash among them hides the byte that comes after it."""
+        marks, at = self._look(begins, wanted)
+        going = np.flatnonzero((marks == 0) | (self.data[at] == _BACKSLASH))
+        while len(going) > _FEW_ROWS:
+            seen = marks[going] != 0
+            further, found = self._look(at[going] + 1 + seen, wanted)  # an escaped byte is left out
+            at[going], marks[going] = found, further
+            going = going[(further == 0) | (self.data[found] == _BACKSLASH)]
+        for row in going:
+            at[row] = self._search(int(at[row]) + 1 + bool(marks[row]), wanted)
+        return at
+
+    def _look(self, begins: np.ndarray, wanted: tuple[np.uint64, ...]) -> tuple[np.ndarray, np.ndarray]:
+        words = self.words(begins)
+        marks = _marked(words, wanted[0])
+        for other in wanted[1:]:
+            marks |= _marked(words, other)
+        return marks, np.minimum(begins + _first_marked(marks), self.size)
+
+    def _search(self, at: int, wanted: tuple[np.uint64, ...]) -> int:
+        """One row by itself: its value may be as long as it likes."""
+        stops = [int(each) & 0xFF for each in wanted]
+        while at < self.size:
+            piece = self.data[at : at + _PIECE].tobytes()
+            found = min((i for stop in stops if (i := piece.find(stop)) >= 0), default=-1)
+            if found < 0:
+                at += len(piece)
+            elif piece[found] == _BACKSLASH:
+                at += found + 2
+            else:
+                return at + found
+        raise NotLaidOut
 
     def is_over(self) -> bool:
         """Whether every row ends here. Raises NotLaidOut when only some do: then columns were added in between."""
@@ -117,45 +180,19 @@ class _Walk:
 
     def strings(self, begins: np.ndarray, ends: np.ndarray, nulls: np.ndarray | None, kind: pa.DataType) -> pa.Array:
         """The bytes between, copied out. Seen as one Arrow array, values and what lies between them alternate."""
-        if (ends < begins).any() or int(ends[-1]) > len(self.data):
-            raise NotLaidOut
         bounds = np.empty(2 * self.rows + 1, np.int32)
         bounds[0:-1:2], bounds[1::2], bounds[-1] = begins, ends, ends[-1]
-        if not bool((bounds[2:-1:2] >= bounds[1:-2:2]).all()):
+        if not bool((bounds[1:] >= bounds[:-1]).all()) or int(ends[-1]) > self.size:
             raise NotLaidOut
         pieces = pa.Array.from_buffers(kind, 2 * self.rows, [None, pa.py_buffer(bounds), self.buffer])
         return pieces.take(pa.array(np.arange(0, 2 * self.rows, 2), mask=nulls))
-
-
-def _quotes(data: np.ndarray, first: int, last: int) -> tuple[np.ndarray, bool]:
-    """Where the quotes are that begin or end a string, and whether there are escapes at all."""
-    part = data[first:last]
-    quotes = np.flatnonzero(part == _QUOTE)
-    is_backslash = part == _BACKSLASH
-    has_escapes = bool(is_backslash.any())
-    if has_escapes and len(escaped := _escaped(part, np.flatnonzero(is_backslash))):
-        quotes = np.delete(quotes, np.searchsorted(quotes, escaped))
-    return quotes + first if first else quotes, has_escapes
-
-
-def _escaped(data: np.ndarray, backslashes: np.ndarray) -> np.ndarray:
-    """Where the quotes are that come after an odd number of backslashes."""
-    last = backslashes[data[np.minimum(backslashes + 1, len(data) - 1)] == _QUOTE]
-    runs, live = np.ones(len(last), np.int64), np.arange(len(last))
-    for length in range(1, MAX_BACKSLASHES):
-        live = live[data[np.maximum(last[live] - length, 0)] == _BACKSLASH]
-        if not len(live):
-            odd: np.ndarray = last[runs % 2 == 1] + 1
-            return odd
-        runs[live] += 1
-    raise NotLaidOut
 
 
 # --- values -----------------------------------------------------------------------------------------------------
 
 
 def _value(walk: _Walk, column: Column, kind: pa.DataType, *, is_last: bool) -> pa.Array:
-    if int(walk.at.max()) >= len(walk.data):
+    if int(walk.at.max()) >= walk.size:
         raise NotLaidOut
     first = walk.data[walk.at]
     if column.type.name in _BARE:
@@ -165,8 +202,8 @@ def _value(walk: _Walk, column: Column, kind: pa.DataType, *, is_last: bool) -> 
 
 def _bare(walk: _Walk, column_type: ColumnType, kind: pa.DataType, first: np.ndarray, is_last: bool) -> pa.Array:
     begins = walk.at
-    ends = walk.ends - 1 if is_last else np.minimum(walk.quote(2) - 1, walk.ends - 1)
-    walk.at, walk.cursor = ends, walk.cursor + 2
+    ends = walk.ends - 1 if is_last else walk.next_of(begins, (_COMMAS, _ENDS))
+    walk.at = ends
     is_null = first == _NULL
     nulls = is_null if is_null.any() else None
     if column_type.name is TypeName.BOOLEAN:
@@ -184,8 +221,9 @@ def _booleans(first: np.ndarray, sizes: np.ndarray, nulls: np.ndarray | None) ->
 def _quoted(walk: _Walk, column_type: ColumnType, kind: pa.DataType, first: np.ndarray) -> pa.Array:
     is_quoted = first == _QUOTE
     if is_quoted.all() and column_type.name is not TypeName.JSON:
-        begins, ends, nulls = walk.at + 1, walk.quote(3), None
-        walk.at, walk.cursor = ends + 1, walk.cursor + 4
+        begins, nulls = walk.at + 1, None
+        ends = walk.closing_quote(begins + _SHORTEST.get(column_type.name, 0))
+        walk.at = ends + 1
     else:
         begins, ends, nulls = _some_null(walk, column_type, first, is_quoted)
     found = walk.strings(begins, ends, nulls, pa.string())
@@ -204,9 +242,11 @@ def _some_null(
     if not bool((nulls | is_quoted).all()) or (column_type.name is TypeName.JSON and not nulls.all()):
         raise NotLaidOut
     begins = np.where(nulls, walk.at, walk.at + 1)
-    ends = np.where(nulls, walk.at, walk.quote(3))
+    # A NULL has no quote: in its place the first of the row is found, which is near, and not used.
+    shortest = _SHORTEST.get(column_type.name, 0)
+    quotes = walk.closing_quote(np.where(nulls, walk.begins, begins + shortest))
+    ends = np.where(nulls, walk.at, quotes)
     walk.at = np.where(nulls, walk.at + 4, ends + 1)
-    walk.cursor = walk.cursor + np.where(nulls, 2, 4)
     return begins, ends, nulls
 
 

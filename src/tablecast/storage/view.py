@@ -121,6 +121,8 @@ class Scan:
                 if view.mover != self._number:
                     view.mover = self._number
                     self._seek(native)
+                if self._last is not None and native.valid():  # invalid means trouble, told below
+                    native.prev() if self._reverse else native.next()
                 piece = self._backward(native, size) if self._reverse else self._forward(native, size)
                 if len(piece) < size:
                     native.status()
@@ -132,14 +134,9 @@ class Scan:
 
     def _seek(self, native: NativeIterator) -> None:
         if self._last is not None:
-            native.seek(self._last)
-            if native.valid():  # on the last key, as a view does not change; invalid means trouble, told later
-                native.prev() if self._reverse else native.next()
+            native.seek(self._last)  # stands there, as a view does not change
         elif self._floor:
-            native.seek_for_prev(self._start)
-            if not native.valid():
-                native.status()
-                native.seek(self._start)
+            self._seek_floor(native)
         elif not self._reverse:
             native.seek(self._start)
         elif self._end is None:
@@ -149,18 +146,36 @@ class Scan:
             if native.key() == self._end:
                 native.prev()
 
+    def _seek_floor(self, native: NativeIterator) -> None:
+        """Most often the key itself is there, and finding it unpacks one block; `seek_for_prev` unpacks the next as well,
+        and those of a log are megabytes."""
+        native.seek(self._start)
+        if native.key() == self._start:
+            return
+        native.seek_for_prev(self._start)
+        if not native.valid():
+            native.status()
+            native.seek(self._start)
+
+    # A piece ends on its last row, not behind it: the next one may never be asked for, and to step there is to read and
+    # unpack it, which for a log batch is most of the work.
+
     def _forward(self, native: NativeIterator, size: int) -> list[Row]:
         piece: list[Row] = []
         append, key, value, step, end = piece.append, native.key, native.value, native.next, self._end
-        while len(piece) < size and (at := key()) is not None and (end is None or at < end):
+        while (at := key()) is not None and (end is None or at < end):
             append((at, value()))
+            if len(piece) == size:
+                break
             step()
         return piece
 
     def _backward(self, native: NativeIterator, size: int) -> list[Row]:
         piece: list[Row] = []
         append, key, value, step, start = piece.append, native.key, native.value, native.prev, self._start
-        while len(piece) < size and (at := key()) is not None and at >= start:
+        while (at := key()) is not None and at >= start:
             append((at, value()))
+            if len(piece) == size:
+                break
             step()
         return piece
