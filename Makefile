@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark check bench bench-server bench-spark docs crash crash-server crash-spark java lock clean
+.PHONY: help demo test test-spark check bench bench-server bench-spark bench-live docs crash crash-server crash-spark java lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -27,7 +27,8 @@ demo: $(READY) java ## run the main job end to end and print what happened
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) java ## run the tests (but for the longest with Spark: make test-spark)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not long" $(ARGS)
+	@tools/ensure-chromium || true
+	@$(BIN)/python -m pytest -n 2 -q -m "not long" $(ARGS)
 
 test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
@@ -46,6 +47,9 @@ bench-server: $(READY) ## the server beside PostgreSQL, NATS and Redis (Debian: 
 
 bench-spark: $(READY) java ## reading, loading and streaming with Spark beside Parquet and the limits of its API
 	@$(BIN)/python -m bench.spark $(ARGS)
+
+bench-live: $(READY) ## live queries beside the same sockets without a database
+	@$(BIN)/python -m bench.live $(ARGS)
 
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000

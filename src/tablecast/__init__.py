@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from tablecast.client.asynchronous import AsyncClient, connect_async
     from tablecast.client.consumer import Consumer
     from tablecast.client.consumer_async import AsyncConsumer
+    from tablecast.client.live_sync import LiveTable
+    from tablecast.client.live_table import AsyncLiveTable
     from tablecast.client.retry import Retry
     from tablecast.client.sync import Client, connect
     from tablecast.codec.result import Result
     from tablecast.errors import TablecastError
     from tablecast.model.change import Op
+    from tablecast.model.live import LiveChange
     from tablecast.model.message import Consumed, Message
     from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
     from tablecast.model.schema import Role
@@ -33,10 +36,13 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncDatabase",
+    "AsyncLiveTable",
     "Client",
     "Consumed",
     "Consumer",
     "Database",
+    "LiveChange",
+    "LiveTable",
     "Message",
     "Op",
     "Result",
@@ -58,10 +64,13 @@ _HOMES = {
     "AsyncClient": "tablecast.client.asynchronous",
     "AsyncConsumer": "tablecast.client.consumer_async",
     "AsyncDatabase": "tablecast.sql.aio",
+    "AsyncLiveTable": "tablecast.client.live_table",
     "Client": "tablecast.client.sync",
     "Consumed": "tablecast.model.message",
     "Consumer": "tablecast.client.consumer",
     "Database": "tablecast.sql.database",
+    "LiveChange": "tablecast.model.live",
+    "LiveTable": "tablecast.client.live_sync",
     "Message": "tablecast.model.message",
     "Op": "tablecast.model.change",
     "Result": "tablecast.codec.result",

@@ -15,6 +15,7 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── InvalidPipeline                 a pipeline definition that makes no sense
     │   ├── InvalidPart                     a part of a load that cannot be read
     │   ├── NotSealable                     a table that takes no sealed load, and why
+    │   ├── InvalidEvent                    bytes that are no replication event, or an event that is no row here
     │   └── RunsOnSpark                     COPY or AUDIT, sent to where there is no Spark
     ├── UnsupportedMediaType          415   a body of a type that the call does not take
     ├── Unauthenticated               401   no credentials, or wrong ones
@@ -30,7 +31,9 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── TransactionState                COMMIT without BEGIN and the like
     │   ├── IdempotencyMismatch             the same key, another request
     │   ├── TopicRecreated                  the topic of that name is another one now
-    │   └── StaleLoad                       a sealed load whose table or sources changed since it began; seal it again
+    │   ├── NodeMismatch                    a node id for data that is already another node's
+    │   ├── StaleLoad                       a sealed load whose table or sources changed since it began; seal it again
+    │   └── SchemaChanged                   a live SELECT * whose table has another column now; subscribe again
     ├── SnapshotGone                  410   a snapshot that was closed, or not read for too long
     ├── OffsetOutOfRange              416   a position that is not (or no longer) in the log
     ├── TooLarge                      413   a row, statement or result over its limit
@@ -130,6 +133,10 @@ class InvalidPart(InvalidRequest):
 
 class NotSealable(InvalidRequest):
     code = "not_sealable"
+
+
+class InvalidEvent(InvalidRequest):
+    code = "invalid_event"
 
 
 class RunsOnSpark(InvalidRequest):
@@ -232,8 +239,16 @@ class TopicRecreated(Conflict):
     code = "topic_recreated"
 
 
+class NodeMismatch(Conflict):
+    code = "node_mismatch"
+
+
 class StaleLoad(Conflict):
     code = "stale_load"
+
+
+class SchemaChanged(Conflict):
+    code = "schema_changed"
 
 
 class SnapshotGone(TablecastError):

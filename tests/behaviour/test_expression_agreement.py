@@ -1,9 +1,12 @@
-"""Both forms of an expression against DuckDB: the same value, the same type, the same error.
+"""All forms of an expression against DuckDB: the same value, the same type, the same error.
 
 Random typed expressions over a table with every type, random rows full of extremes. DuckDB answers twice:
 with its optimizer off, which is the reference for values and errors, and on, where it may drop a
 computation that would fail, so only values count. DuckDB evaluates AND and OR in no promised order; an
 error in an expression that holds one is not compared.
+
+Inside a task of Spark rows come in Spark's types, and are cast as those of a load are; what the form for batches makes of
+them there is compared with the form for rows.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ import datetime as dt
 import functools
 import math
 import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import duckdb
@@ -25,6 +31,8 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from tablecast.codec.arrow_types import arrow_schema, arrow_type
+from tablecast.codec.values import coercion
+from tablecast.core.columns_cast import cast_column
 from tablecast.core.expression import Expression, compile_expression, parse_expression
 from tablecast.core.expression.casing import lower, upper
 from tablecast.core.expression.rowform import row_function
@@ -32,6 +40,9 @@ from tablecast.core.expression.textual import SPACES
 from tablecast.core.expression.tree import And, Call, ColumnRef, Const, Node, Or, walk
 from tablecast.errors import ExpressionError, InvalidRequest
 from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES = int(os.environ.get("TABLECAST_EXAMPLES", "180"))
 
@@ -547,7 +558,11 @@ def by_row(expression: Expression, data: Rows, params: tuple[Any, ...] = ()) -> 
 
 
 def by_batch(expression: Expression, data: Rows, params: tuple[Any, ...] = ()) -> list[Any]:
-    batch = batch_of(data)
+    return over(expression, batch_of(data), params)
+
+
+def over(expression: Expression, batch: pa.RecordBatch, params: tuple[Any, ...] = ()) -> list[Any]:
+    """All rows at once; one by one if some row fails."""
     try:
         return _listed(expression, batch, params)
     except ExpressionError:
@@ -574,7 +589,9 @@ def exactly(value: Any) -> Any:
     if isinstance(value, Decimal):
         return ("decimal", value.as_tuple())
     if isinstance(value, dt.datetime):
-        return ("datetime", value.replace(tzinfo=None))
+        return ("datetime", value.replace(tzinfo=None, fold=0))
+    if isinstance(value, dt.time):
+        return ("time", value.replace(fold=0))
     return (type(value).__name__, value)
 
 
@@ -792,3 +809,83 @@ SINGLE += [f"{name} IN ({name}2, NULL)" for name in ("t", "y", "ts", "ti", "u")]
 def test_each_operator_over_many_rows(start: int, hundred_rows: Rows, plain: Reference) -> None:
     for sql in SINGLE[start : start + 200]:
         Agreement(compile_expression(sql, SCHEMA)).check_many(hundred_rows, plain)
+
+
+# --- inside a task of Spark ------------------------------------------------------------------------------------
+
+NUMBER = "_number"  # which row it is
+Told = tuple[str, list[int], list[str]]  # an expression, rows, and the value for each as `shown`
+
+
+def shown(values: list[Any]) -> list[str]:
+    return [repr(exactly(value)) for value in values]
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """Travels to the executors: every expression over every row that comes, a `Told` for each, as JSON."""
+
+    expressions: Sequence[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        compiled_here = [compile_expression(sql, SCHEMA) for sql in self.expressions]
+        for batch in batches:
+            numbers = batch.column(NUMBER).to_pylist()
+            typed = self._typed(batch)
+            for expression in compiled_here:
+                told = msgspec.json.encode((expression.sql, numbers, shown(over(expression, typed))))
+                yield pa.RecordBatch.from_arrays([pa.array([told.decode()])], names=["told"])
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        cast = [cast_column(column, batch.column(column.name)) for column in SCHEMA.columns]
+        assert not any(refused is not None and refused.any() for _, refused in cast)
+        return pa.RecordBatch.from_arrays([array for array, _ in cast], schema=arrow_schema(SCHEMA))
+
+
+def taken(data: Rows) -> Rows:
+    """As a write of single rows takes them: JSON, for one, has its own spelling."""
+    takes = [coercion(column.type, column.name) for column in SCHEMA.columns]
+    return [
+        tuple(None if value is None else take(value) for take, value in zip(takes, row, strict=True)) for row in data
+    ]
+
+
+def random_expressions(count: int) -> list[str]:
+    drawn: dict[str, None] = {}
+
+    @settings(max_examples=count, deadline=None, database=None, phases=[Phase.generate])
+    @given(expressions)
+    def draw(sql: str) -> None:
+        drawn[compiled(sql).sql] = None
+
+    draw()
+    return list(drawn)
+
+
+def test_what_a_task_computes_on_spark_is_what_the_row_form_gives(spark: SparkSession, hundred_rows: Rows) -> None:
+    from pyspark import cloudpickle
+
+    from tablecast.spark.arrow_map import map_arrow
+    from tablecast.spark.types import arrow_of, spark_columns, table_struct
+
+    wanted = [compile_expression(sql, SCHEMA) for sql in [*SINGLE, *random_expressions(EXAMPLES)]]
+    struct = table_struct(SCHEMA)
+    columns = spark_columns(batch_of(hundred_rows).columns, arrow_of(struct))
+    given_rows = pa.Table.from_arrays(
+        [*columns, pa.array(range(len(hundred_rows)))], names=[*struct.fieldNames(), NUMBER]
+    )
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tests are not installed where tasks run
+    try:
+        frame = spark.createDataFrame(given_rows).repartition(2, NUMBER)
+        told = map_arrow(frame, Evaluating([each.sql for each in wanted]), "told string").collect()
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+    answers: dict[tuple[str, int], str] = {}
+    for row in told:
+        sql, numbers, values = msgspec.json.decode(row.told, type=Told)
+        answers |= {(sql, number): value for number, value in zip(numbers, values, strict=True)}
+    stored = taken(hundred_rows)
+    for expression in wanted:
+        there = [answers[expression.sql, number] for number in range(len(hundred_rows))]
+        assert there == shown(by_row(expression, stored)), expression.sql

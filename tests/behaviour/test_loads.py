@@ -828,6 +828,27 @@ def test_other_writes_meanwhile_are_no_harm(
     sound(db)
 
 
+@pytest.mark.parametrize(("first", "expected"), [(90, 100), (200, 200)])
+def test_another_load_committed_while_this_one_is_checked_is_noticed(
+    first: int, expected: int, db: Database, shop: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = load_sealed.check_keys
+
+    def loaded_meanwhile(*args: Any) -> None:
+        check(*args)
+        monkeypatch.setattr(loads, "check_keys", check)
+        seal(shop, rows_of(range(first, first + 100)), writer="another")
+
+    monkeypatch.setattr(loads, "check_keys", loaded_meanwhile)
+    if expected == 100:
+        with pytest.raises(DuplicateKey, match="is in the table"):
+            seal(shop, rows_of(range(100)))
+    else:
+        assert seal(shop, rows_of(range(100))).row_count == 100
+    assert len(rows(db)) == len(told(db)) == expected
+    sound(db)
+
+
 def test_a_guard_that_is_overrun_makes_the_check_be_made_again(
     db: Database, shop: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -926,7 +947,7 @@ def test_a_database_of_the_older_format_is_marked_before_anything_new_is_in_it(t
     marker = tmp_path / "shop" / "TABLECAST"
     marker.write_text('{"format":1,"created_by":"0.0.7"}')
     with home.open():
-        assert msgspec.json.decode(marker.read_bytes()) == {"format": 2, "created_by": "0.0.7"}
+        assert msgspec.json.decode(marker.read_bytes()) == {"format": 3, "created_by": "0.0.7"}
 
 
 def test_a_full_disk_fails_the_load_and_nothing_else(

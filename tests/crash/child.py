@@ -246,7 +246,7 @@ class Reader:
 
 
 class Housekeeper:
-    """Retention, backups, and a table and a topic that come and go."""
+    """Retention, backups, changes kept of every table, and a table and a topic that come and go."""
 
     def __init__(self, db: tablecast.Database, backups: Path) -> None:
         self._db = db
@@ -255,6 +255,7 @@ class Housekeeper:
     def run(self) -> None:
         for number in itertools.count():
             self._db.run_job("retention")
+            self._db.run_job("changes")
             self._come_and_go()
             if number % 4 == 0:
                 backup = self._backups / f"backup-{number}"
@@ -268,6 +269,8 @@ class Housekeeper:
             "CREATE TABLE app.scratch (id BIGINT PRIMARY KEY); CREATE TOPIC app.scratch_events;"
             "ALTER TOPIC app.scratch_events ADD SOURCE app.scratch ON ANY WITH (payload = 'full')"
         )
+        for table_id in db.engine.catalog.tables:
+            db.engine.keep_changes(table_id)
         db.insert("app.scratch", [{"id": i} for i in range(SCRATCH_ROWS)])
 
 

@@ -217,7 +217,7 @@ def _remains(db: tablecast.Database) -> Iterator[str]:
     """A dropped table or topic takes everything with it; a statement leaves all its rows or none."""
     everything = db.engine.whole_snapshot()
     tables, topics = db.engine.catalog.tables, db.engine.catalog.topics
-    owners = {Family.ROWS: tables, Family.LOG: topics, Family.GROUPS: topics}
+    owners = {Family.ROWS: tables, Family.CHANGES: tables, Family.LOG: topics, Family.GROUPS: topics}
     for family, known in owners.items():
         ids = {int.from_bytes(key[:4]) for key, _ in everything.scan(family)}
         if ids - set(known):

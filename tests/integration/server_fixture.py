@@ -25,11 +25,13 @@ import msgspec
 import uvicorn
 import uvloop
 
+from tablecast.engine.live import LiveHub
 from tablecast.server.app import create_app
 from tablecast.server.auth import Authenticator
 from tablecast.server.connection import connection_class
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, url
+from tablecast.server.live_socket import socket_class
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
 from tablecast.sql.aio import AsyncDatabase, open_async
@@ -151,6 +153,12 @@ class ServerThread(Address):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def hub(self) -> LiveHub:
+        """That of live queries."""
+        [stats] = self.db.engine.live_stats
+        return stats.__self__  # type: ignore[attr-defined]
+
     def drain(self) -> None:
         """What a signal to stop begins with; the server goes on to answer until `stop`."""
         self.loop.call_soon_threadsafe(self.lifecycle.drain)
@@ -173,7 +181,11 @@ class ServerThread(Address):
         settings, self.lifecycle, self.loop = self._settings, Lifecycle(), asyncio.get_running_loop()
         with closing(bind(settings)) as listener:
             self.db = await open_async(
-                settings.data, waits=False, query_timeout_seconds=settings.statement_timeout_seconds
+                settings.data,
+                waits=False,
+                query_timeout_seconds=settings.statement_timeout_seconds,
+                changes_kept_seconds=settings.changes_kept_seconds,
+                changes_max_bytes=settings.changes_max_bytes,
             )
             try:
                 await asyncio.to_thread(self.db.database.ensure_system_account, PASSWORD)
@@ -190,7 +202,7 @@ class ServerThread(Address):
         return uvicorn.Config(
             app,
             http=connection_class(settings.max_connections, settings.body_timeout_seconds),
-            ws="none",
+            ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=settings.drain_seconds,

@@ -38,8 +38,10 @@ from tablecast.errors import (
     Unauthenticated,
     UnknownLoad,
     UnknownTable,
+    UnknownTopic,
     Unreachable,
 )
+from tablecast.model.spark_job import Backfill
 from tablecast.server.load_work import LoadWork
 from tablecast.storage.parts import seal_parts
 from tablecast.testing.failpoints import Gate
@@ -390,6 +392,7 @@ def test_who_may_load(server: ServerThread, table: str) -> None:
         for call in (
             lambda: ann.begin_load(table, "q", 0),
             lambda: ann.begin_load("app.own", "q", 0),
+            lambda: ann.begin_backfill(Backfill("app.other", table, ("insert",)), "q"),
             lambda: ann.put_part("x", 0, b"data"),
             lambda: ann.commit_load("x", []),
             lambda: ann.abort_load("x"),
@@ -400,6 +403,7 @@ def test_who_may_load(server: ServerThread, table: str) -> None:
         load = svc.begin_load(table, "q", 0)
         svc.put_part(load.load_id, 0, part_of(range(3)))
         for call in (
+            lambda: svc.begin_backfill(Backfill("app.other", table, ("insert",)), "q"),
             lambda: other.put_part(load.load_id, 0, part_of(range(9))),
             lambda: other.commit_load(load.load_id, [(0, "0")]),
             lambda: other.abort_load(load.load_id),
@@ -420,6 +424,12 @@ def test_what_cannot_be_a_load_is_told(server: ServerThread, client: BulkClient,
         client.begin_load(table, "", 0)
     with pytest.raises(InvalidRequest):
         client.begin_load(table, "q", 0, mode="changes")
+    with pytest.raises(InvalidRequest, match="a source goes with mode backfill"):
+        client.begin_load(table, "q", 0, mode="backfill", kind="sealed")
+    with pytest.raises(UnknownTopic):
+        client.begin_backfill(Backfill("app.none", table, ("insert",)), "q")
+    with pytest.raises(InvalidRequest):
+        client.begin_backfill(Backfill("app.events", table, ()), "q")
     with pytest.raises(NotSealable):
         client.begin_load("app.own", "q", 0, kind="sealed")
     load = client.begin_load(table, "q", 0)

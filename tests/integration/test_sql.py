@@ -1094,7 +1094,7 @@ def test_describe_and_system_tables(orders: Database) -> None:
     settings = dict(orders.execute("SELECT * FROM system.settings").rows)
     assert settings["durability"] == "fsync"
     assert settings["commit_number"] == str(orders.engine.seq)
-    assert ids(orders.execute("SELECT name FROM system.jobs")) == ["retention", "expiry", "claims", "loads"]
+    assert ids(orders.execute("SELECT name FROM system.jobs")) == ["retention", "expiry", "claims", "loads", "changes"]
 
 
 def test_what_the_query_engine_offers(orders: Database) -> None:

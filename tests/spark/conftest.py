@@ -1,4 +1,4 @@
-"""One Spark for all tests that need it, and a server beside it."""
+"""A server beside the Spark that all tests share."""
 
 from __future__ import annotations
 
@@ -14,27 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))  # for ser
 
 if TYPE_CHECKING:
     from reading import Shop
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2], with the settings that users get, and a start that is a little shorter."""
-    from tablecast.spark import session
-
-    made = session(
-        "local[2]",
-        "tablecast tests",
-        **{
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.driver.memory": "1g",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
-    )
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

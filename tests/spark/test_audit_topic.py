@@ -24,8 +24,6 @@ from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
 from tablecast.storage.base import Family
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 Findings = dict[str | None, dict[str, Any]]
 
 

@@ -10,7 +10,7 @@ from writing import Writing
 
 import tablecast
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 ROWS = 20_000
 SETUP = """

@@ -10,7 +10,7 @@ from processes import PASSWORD, ConnectServer, Driver, Server
 
 import tablecast
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 SETUP = """
 CREATE NAMESPACE app;

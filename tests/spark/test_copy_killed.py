@@ -18,7 +18,7 @@ from server_fixture import ServerThread
 
 import tablecast
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 ROWS, FILES, BAD = 100_000, 10, 1_000
 QUICK_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"

@@ -15,8 +15,6 @@ from server_fixture import PASSWORD, ServerThread
 import tablecast
 from tablecast.errors import Conflict, InvalidRequest
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def c(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copying]:

@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from reading import Shop
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 
 from pages import ROOT, blocks
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 MARK = "with Spark and a server"
 

@@ -23,7 +23,7 @@ from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import send_rows
 from tablecast.spark.task import Staged, Task
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 KINDS = ("rows", "sealed")
 COLUMNS = "id BIGINT PRIMARY KEY, n INT"

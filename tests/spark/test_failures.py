@@ -20,7 +20,6 @@ import tablecast
 from tablecast import Client
 
 pytestmark = [
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),  # mapInArrow looks for pandas first
 ]
 

@@ -15,8 +15,6 @@ from tablecast.errors import UnknownPipeline
 from tablecast.spark.pipelines.declare import load_file
 from tablecast.spark.pipelines.definition import of_declared
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture
 def flow(shop: Shop, tmp_path: Path) -> Iterator[Flow]:

@@ -15,7 +15,7 @@ import pytest
 from pipelining import Flow
 from reading import Shop
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 ROWS, BATCH = 240, 80
 SEED = 20_260_131

@@ -16,7 +16,7 @@ from server_fixture import PASSWORD, ServerProcess
 
 import tablecast
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 SETUP = """
 CREATE NAMESPACE app;

@@ -11,8 +11,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from reading import Shop
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 FROM_START = {"startingOffsets": "earliest"}
 
 

@@ -13,8 +13,6 @@ from pyspark.sql.functions import expr
 from reading import COLUMNS, Shop
 from server_fixture import ServerThread
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def numbers(shop: Shop) -> Shop:

@@ -19,8 +19,6 @@ from tablecast.engine.log import stored_batches
 from tablecast.model.message import Message
 from tablecast.spark.types import ENVELOPE
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def offsets(rows: list[Any]) -> list[tuple[int, int]]:
     return sorted((row.partition_id, row.offset) for row in rows)

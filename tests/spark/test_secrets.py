@@ -11,7 +11,7 @@ import pytest
 from reading import Shop
 from server_fixture import ServerThread
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 DRIVER = Path(__file__).with_name("secrets_driver.py")
 SECRET, WRONG = "s3cret-of-the-reader", "wr0ng-of-the-reader"

@@ -10,8 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from writing import Writing, writing
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 BULK = ("always", "never")
 
 

@@ -14,8 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from writing import Writing, writing
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 WAIT_SECONDS = 120
 FIRST_FILE_AT = 1_760_000_000
 

@@ -227,7 +227,7 @@ class DatabaseMachine(RuleBasedStateMachine):
 
         if kind == "sealed" and not self._can_be_sealed(write, statement):
             return None  # whoever seals refuses it: there is nothing to send
-        found = agree(lambda: self.model.effect(write), call)
+        found = agree(lambda: self._load_effect(write, statement, parts), call)
         if found is None:
             self.db.engine.loads.abort(info.load_id)
             return None
@@ -235,6 +235,14 @@ class DatabaseMachine(RuleBasedStateMachine):
         assert (done.row_count, done.already) == (len(changes), False)
         self.model.commit(changes, done.seq)
         return changes
+
+    def _load_effect(self, write: Write, statement: Insert, parts: int) -> list[ChangeModel]:
+        """What a row demands of itself is judged part by part, before any row meets those of the table."""
+        empty = replace(self.model.tables[write.table], rows={})
+        for number in range(parts):
+            alone = replace(statement, values=_values_of(statement, number, parts), conflict="nothing")
+            alone.effect(empty, write.user, self.clock())
+        return self.model.effect(write)
 
     def _can_be_sealed(self, write: Write, statement: Insert) -> bool:
         table = self.model.tables[write.table]
@@ -246,8 +254,7 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     def _part(self, statement: Insert, info: LoadInfo, kind: str, number: int, parts: int) -> io.BytesIO:
         """Consecutive rows: messages come in the order of the parts."""
-        size = -(-len(statement.values) // parts)
-        values = statement.values[number * size : (number + 1) * size]
+        values = _values_of(statement, number, parts)
         fields = {field.name: field for field in arrow_schema(info.table)}
         if kind == "rows":
             columns = list(zip(*values, strict=True)) or [()] * len(statement.columns)
@@ -746,6 +753,11 @@ def agree(effect: Callable[[], Expected], call: Callable[[], Actual]) -> tuple[E
         assert type(raised.value) is type(refusal), f"{refusal!r}, but {raised.value!r}"
         return None
     return expected, call()
+
+
+def _values_of(statement: Insert, part: int, parts: int) -> tuple[tuple[Any, ...], ...]:
+    size = -(-len(statement.values) // parts)
+    return statement.values[part * size : (part + 1) * size]
 
 
 NO_DEFAULTS: Any = None  # every column is given

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tablecast.codec import catalog, keys
 from tablecast.codec.catalog import (
     AuditEntry,
+    ChangeStart,
     CommitMark,
     DroppedUser,
     JobRecord,
@@ -83,6 +84,7 @@ RECORDS: list[Any] = [
     LoadWriter("job:1", 3, 258, 1000, 1_640_995_200_000),
     LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00", b"\x01", 7),
     LoadIntent("ab", 258),
+    ChangeStart(258, 2**40),
     JobRecord("retention", "failed", 1, None, 2, 3, 4, "disk full"),
     User("ann", Role.DBA, "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA", 1, 2, 258),
     DroppedUser("ann", 5),
@@ -103,6 +105,7 @@ GOLDEN = [
         "0183a3736571cd0102a574735f6d73cf0000017e12ef9c00a76c6173745f6964cd1000",
     ),
     (NextIds(8, 4, 2), "0183a57461626c6508a5746f70696304a46c6f616402"),
+    (ChangeStart(258, 77), "0182a866726f6d5f736571cd0102ac62797465735f6265666f72654d"),
     (LoadStamp(258, 5, 3), "0183a3736571cd0102a574735f6d7305a4726f777303"),
 ]
 

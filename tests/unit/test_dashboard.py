@@ -13,6 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tablecast
+from tablecast.engine.live import HubStats
+from tablecast.engine.live_told import Counts
 from tablecast.engine.pipelines import PipelineReport
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
@@ -39,6 +41,7 @@ def series() -> dict[str, set[str]]:
     with tablecast.open(":memory:", jobs_interval_seconds=3600) as db:
         metrics = Metrics(db.engine)
         metrics.parked(lambda: 0)
+        metrics.live(lambda: HubStats([], 0, 0, Counts()), lambda: 0)
         db.execute("CREATE NAMESPACE app; CREATE TABLE app.orders (id BIGINT PRIMARY KEY)")
         db.execute("CREATE TOPIC app.events; ALTER TOPIC app.events ADD SOURCE app.orders ON INSERT")
         db.insert("app.orders", [{"id": i} for i in range(3)])

@@ -26,6 +26,7 @@ import pytest
 from tablecast.codec import catalog, group, keys
 from tablecast.codec.catalog import (
     AuditEntry,
+    ChangeStart,
     CommitMark,
     LoadIntent,
     LoadStamp,
@@ -35,14 +36,29 @@ from tablecast.codec.catalog import (
     decode_record,
     encode_record,
 )
+from tablecast.codec.changes import decode_change_head, decode_changes, encode_changes
+from tablecast.codec.events import decode_event, encode_event
 from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
 from tablecast.codec.rows import loaded_row_header, row_codec, row_header, row_load, row_stamp
 from tablecast.codec.sealed import SealedBatch, SealedPart, read_sealed, write_sealed
+from tablecast.codec.versions import (
+    Kept,
+    bucket_key,
+    decode_bucket,
+    decode_bucket_key,
+    decode_version,
+    decode_version_key,
+    encode_bucket,
+    encode_version,
+    version_key,
+)
+from tablecast.core.merkle import bucket_of, entry_sum
 from tablecast.core.payload import PayloadEncoder
 from tablecast.core.routing import Append, partition_of
 from tablecast.engine.dedup import decode_seen, dedup_key, encode_seen
 from tablecast.engine.idempotency import Remembered, decode_remembered, encode_remembered, idempotency_key
 from tablecast.model.change import Op
+from tablecast.model.replication import Epoch, Event, Node, OutboxMark, Quarantined, SeenEvents, Version
 from tablecast.model.schema import Column, ColumnType, Role, TableKind, TableSchema, TypeName
 from tablecast.model.topic import PayloadMode
 from tablecast.storage.base import Family
@@ -111,7 +127,20 @@ AUDITED = AuditEntry("ann", Role.DBA, "DROP TOPIC", "app.events", "ok", "", None
 A_LOAD = LoadStamp(258, MS_2022, 1000)
 A_JOB = LoadWriter("job:1", 3, 258, 1000, MS_2022)
 INTENDED = LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00\x07", b"\x00\x03", 5)
+CHANGED = {
+    key_of(ORDERS, None, 42): row_header(258, MS_2022) + row_codec(ORDERS).encode(order()),
+    key_of(ORDERS, None, 43): None,
+}
 GIFT = '{"gift":true}'
+
+WRITTEN = Version(MS_2022, "edge-1", 100 << 32 | 5)
+WRITTEN_KEY, WRITTEN_BUCKET = "app.orders:42", bucket_of("app.orders:42")
+GOLDEN = Event("golden-key", Version(MS_2022, "golden-node", 12345), "golden-value")
+GOLDEN_TOMBSTONE = Event("test-key", Version(MS_2022, "node-1", 42), None)
+A_NODE = Node("edge-1", (Epoch(100, 0), Epoch(600, 258)))
+PUBLISHED = OutboxMark(258, 1, (260,))
+HEARD = SeenEvents(((100 << 32 | 1, 100 << 32 | 5),))
+SET_ASIDE = Quarantined("no table", False, "app.x:1", "edge-2", 7, 30, MS_2022)
 
 EXAMPLES: dict[str, Callable[[], bytes]] = {
     "row-key": lambda: key_of(ORDERS, None, 42),
@@ -138,12 +167,26 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "load-writer-key": lambda: catalog.load_writer_key(7, "job:1"),
     "load-writer-record": lambda: encode_record(A_JOB),
     "load-intent": lambda: encode_record(INTENDED),
+    "change-key": lambda: keys.change_key(7, 259, 1),
+    "change-record": lambda: encode_changes(MS_2022, 77, CHANGED),
+    "change-start-key": lambda: catalog.change_start_key(7),
+    "change-start-record": lambda: encode_record(ChangeStart(258, 77)),
     "user-record": lambda: encode_record(ANN),
     "audit-entry": lambda: encode_record(AUDITED),
     "payload-full": lambda: PAYLOADS.full(order(note=GIFT)),
     "payload-key": lambda: PAYLOADS.key(order()),
     "payload-diff": lambda: PAYLOADS.diff(order(note=GIFT), order("bob")),
     "message-key": lambda: PAYLOADS.message_key(order()),
+    "event": lambda: encode_event(GOLDEN),
+    "event-tombstone": lambda: encode_event(GOLDEN_TOMBSTONE),
+    "version-key": lambda: version_key(7, WRITTEN_BUCKET, A_KEY),
+    "version": lambda: encode_version(Kept(WRITTEN, False)),
+    "bucket-key": lambda: bucket_key(7, WRITTEN_BUCKET),
+    "bucket": lambda: encode_bucket(*entry_sum(WRITTEN_KEY, WRITTEN, False)),
+    "node-record": lambda: encode_record(A_NODE),
+    "outbox-record": lambda: encode_record(PUBLISHED),
+    "seen-record": lambda: encode_record(HEARD),
+    "quarantine-record": lambda: encode_record(SET_ASIDE),
 }
 READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "row": (lambda data: (row_codec(ORDERS).decode(data), row_stamp(data)), (order(), (258, MS_2022))),
@@ -166,8 +209,22 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "load-record": (lambda data: decode_record(LoadStamp, data), A_LOAD),
     "load-writer-record": (lambda data: decode_record(LoadWriter, data), A_JOB),
     "load-intent": (lambda data: decode_record(LoadIntent, data), INTENDED),
+    "change-key": (keys.decode_change_key, (7, 259, 1)),
+    "change-record": (lambda data: (decode_change_head(data), decode_changes(data)), ((MS_2022, 77), CHANGED)),
+    "change-start-key": (catalog.decode_change_start_key, 7),
+    "change-start-record": (lambda data: decode_record(ChangeStart, data), ChangeStart(258, 77)),
     "user-record": (lambda data: decode_record(User, data), ANN),
     "audit-entry": (lambda data: decode_record(AuditEntry, data), AUDITED),
+    "event": (decode_event, GOLDEN),
+    "event-tombstone": (decode_event, GOLDEN_TOMBSTONE),
+    "version-key": (decode_version_key, (7, WRITTEN_BUCKET, A_KEY)),
+    "version": (decode_version, Kept(WRITTEN, False)),
+    "bucket-key": (decode_bucket_key, (7, WRITTEN_BUCKET)),
+    "bucket": (decode_bucket, tuple(entry_sum(WRITTEN_KEY, WRITTEN, False))),
+    "node-record": (lambda data: decode_record(Node, data), A_NODE),
+    "outbox-record": (lambda data: decode_record(OutboxMark, data), PUBLISHED),
+    "seen-record": (lambda data: decode_record(SeenEvents, data), HEARD),
+    "quarantine-record": (lambda data: decode_record(Quarantined, data), SET_ASIDE),
 }
 
 

@@ -48,6 +48,9 @@ HOMES = {
     "argon2": ["tablecast.engine.passwords"],
     "jwt": ["tablecast.server.tokens"],
     "prometheus_client": ["tablecast.server.metrics"],
+    "websockets": ["tablecast.client.live_socket", "tablecast.server.live_socket"],
+    "paho": ["tablecast.edge.link"],
+    "cbor2": ["tablecast.codec.events"],
 }
 
 
@@ -64,6 +67,8 @@ def test_foreign_libraries_have_their_modules() -> None:
         ("engine/bypass.py", "import rocksdict"),
         ("engine/shortcut.py", "import duckdb"),
         ("spark/inside.py", "import tablecast.engine.engine"),
+        ("edge/beside.py", "import tablecast.spark"),
+        ("server/direct.py", "import paho"),
     ],
 )
 def test_a_broken_contract_is_noticed(tmp_path: Path, module: str, line: str) -> None:

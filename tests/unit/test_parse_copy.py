@@ -1,4 +1,4 @@
-"""COPY and AUDIT as text: what they become, and what is refused."""
+"""COPY, AUDIT and backfills on Spark as text: what they become, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tablecast
 from tablecast.errors import InvalidRequest, RunsOnSpark, SqlSyntaxError, TablecastError, UnknownTable, UnsupportedSql
 from tablecast.model.spark_job import (
     AuditTopic,
+    Backfill,
     CopyFrom,
     CopyMode,
     CopyTopic,
@@ -35,6 +36,12 @@ JOBS: dict[str, SparkJob] = {
         CopyFrom(
             "t", "x", FileFormat.JSON, mode=CopyMode.UPSERT, rejects="r", max_rejects=5, commit_rows=9, dry_run=True, job="j"
         )
+    ),
+    "ALTER TOPIC app.ev ADD SOURCE t ON DELETE, INSERT WHERE n > 3 PARTITION BY n WITH (backfill = 'Spark')": Backfill(
+        "app.ev", "t", ("insert", "delete"), "n > 3", "n"
+    ),
+    "alter topic ev add source t on any with (payload = 'key', backfill = 'spark')": Backfill(
+        "ev", "t", ("insert", "update", "delete"), payload="key"
     ),
     "COPY topic FROM 'x' (FORMAT json, MULTILINE)": CopyFrom("topic", "x", FileFormat.JSON, multiline=True),
     "COPY TOPIC app.ev TO '/out' (FORMAT delta, DECODE, SOURCE_TABLE app.t, STARTING '{\"0\": 5}', ENDING '2026-01-01')": (

@@ -11,8 +11,21 @@ from typing import Any
 import pytest
 
 import tablecast
-from tablecast import AsyncClient, AsyncConsumer, AsyncDatabase, Client, Consumer, Database, Session
+from tablecast import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncDatabase,
+    AsyncLiveTable,
+    Client,
+    Consumer,
+    Database,
+    LiveChange,
+    LiveTable,
+    Session,
+)
 from tablecast.client.bulk import BulkClient
+from tablecast.client.live import AsyncLiveChanges
+from tablecast.client.live_sync import LiveChanges
 from tablecast.sql.aio import AsyncSession
 
 EXPORTED = [
@@ -21,10 +34,13 @@ EXPORTED = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncDatabase",
+    "AsyncLiveTable",
     "Client",
     "Consumed",
     "Consumer",
     "Database",
+    "LiveChange",
+    "LiveTable",
     "Message",
     "Op",
     "Result",
@@ -41,6 +57,7 @@ EXPORTED = [
 ]
 
 _REQUEST = "sql, params=(), *, idempotency_key=None"
+_LIVE = "sql, params=(), *, namespace=None"
 CONSUME = (
     "topic, *, group=None, start=None, partition=None, limit=100, timeout_seconds=0.0, consumer=None, "
     "visibility_seconds=60.0, auto_offset_reset=False"
@@ -62,6 +79,8 @@ BOTH_SESSIONS = {
     "nack": "topic, group, offsets, *, partition=0, reason='nack', consumer=None",
     "extend": "topic, group, consumer, visibility_seconds",
     "release": "topic, group, consumer",
+    "live": _LIVE,
+    "live_table": _LIVE,
 }
 BOTH_DATABASES = {
     "engine": "<property>",
@@ -88,6 +107,7 @@ ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits":
 # What a server is asked for: what an embedded database is, but transactions and what belongs to its owner.
 REMOTE = (
     "execute", "execute_all", "query", "insert", "consume", "read_arrow", "stream_arrow", "ack", "nack", "extend", "release",
+    "live", "live_table",
 )  # fmt: skip
 SYNC_DATABASE = {
     "authenticate": "name, password, *, request_id=None",
@@ -111,6 +131,15 @@ BULK_CLIENT = {
     "commit_load": "load_id, parts, *, dead_letters=(), patience_seconds=21600.0",
     "abort_load": "load_id",
     "report_pipeline": "name, report",
+    "close": "",
+}
+LIVE_CHANGES = {"columns": "<property>", "close": ""}
+LIVE_TABLE = {
+    "columns": "<property>",
+    "rows": "<property>",
+    "seq": "<property>",
+    "ready": "*, timeout_seconds=None",
+    "changed": "since=None, *, timeout_seconds=None",
     "close": "",
 }
 CONSUMER = {"run": "handler, *, concurrency=1, retry=None, dead_letter=None, until_idle=False", "stop": ""}
@@ -155,6 +184,10 @@ def test_a_star_import_brings_exactly_these() -> None:
         (BulkClient, BULK_CLIENT),
         (Consumer, CONSUMER),
         (AsyncConsumer, CONSUMER),
+        (LiveChanges, LIVE_CHANGES),
+        (AsyncLiveChanges, LIVE_CHANGES),
+        (LiveTable, LIVE_TABLE),
+        (AsyncLiveTable, LIVE_TABLE),
     ],
 )
 def test_methods_and_parameters(cls: type, expected: dict[str, str]) -> None:
@@ -170,9 +203,13 @@ def test_the_async_twin_takes_what_the_sync_one_takes() -> None:
 def test_every_method_of_the_async_twin_is_awaited() -> None:
     methods = [name for name, shown in surface(AsyncDatabase).items() if shown != "<property>"]
     called = [name for name in methods if not inspect.iscoroutinefunction(getattr(AsyncDatabase, name))]
-    assert called == ["consumer", "end_waits", "started", "started_rows", "stream_arrow", "transaction"], (
-        "at once; `async for`; `async with`"
-    )
+    assert called == [
+        "consumer", "end_waits", "live", "live_table", "started", "started_rows", "stream_arrow", "transaction",
+    ], "at once; `async for`; `async with`"  # fmt: skip
+
+
+def test_what_a_live_query_tells() -> None:
+    assert LiveChange.__struct_fields__ == ("op", "key", "row", "seq", "initial", "reset")
 
 
 def test_a_database_is_a_session() -> None:
@@ -184,6 +221,7 @@ def test_both_ways_to_open_take_the_same_settings() -> None:
     names = list(inspect.signature(tablecast.open).parameters)
     assert names == [
         "path", "durability", "create", "clock", "jobs_interval_seconds", "query_memory_mb", "query_timeout_seconds",
+        "changes_kept_seconds", "changes_max_bytes",
     ]  # fmt: skip
     assert parameters(tablecast.open_async) == "path, *, waits=True, **settings"
 

@@ -95,6 +95,11 @@ def test_a_wrong_value_is_refused_by_file_variable_and_flag(tmp_path: Path, name
         ('tls_certificate = "c"', "tls_certificate is set and tls_key is not: TLS takes both"),
         ("max_parked_polls = 12001", "max_parked_polls is 12001, more than max_connections, 12000"),
         ('trusted_proxies = "10.0.0.0/8, nginx"', "trusted_proxies names 'nginx'; it takes addresses and networks"),
+        (
+            'allowed_origins = "https://a.example, b.example"',
+            "allowed_origins names 'b.example'; it takes origins as https",
+        ),
+        ('allowed_origins = "https://a.example/page"', "allowed_origins names 'https://a.example/page'"),
         ("port =", "is not TOML"),
         ("\x00", "is not TOML"),
     ],
@@ -121,6 +126,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_proxies_are_addresses_and_networks() -> None:
     assert Settings(trusted_proxies="10.0.0.7, 10.1.0.0/16,::1,").proxies == ["10.0.0.7", "10.1.0.0/16", "::1"]
     assert Settings().proxies == []
+
+
+def test_origins_are_compared_in_lower_case() -> None:
+    assert Settings(allowed_origins="https://App.example, http://localhost:3000,").origins == [
+        "https://app.example",
+        "http://localhost:3000",
+    ]
+    assert Settings(allowed_origins="*").origins == ["*"]
+    assert Settings().origins == []
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

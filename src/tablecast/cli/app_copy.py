@@ -14,7 +14,7 @@ copy_app = typer.Typer(
     name="copy",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Load files into tables, archive topics, audit: on Spark, resumable.",
+    help="Load files into tables, archive and backfill topics, audit: on Spark.",
     epilog="Example: tablecast copy from http://127.0.0.1:8080 app.orders './in/*.csv' --format csv --header",
 )
 
@@ -29,6 +29,12 @@ class WriteFormat(StrEnum):
     PARQUET = "parquet"
     JSON = "json"
     DELTA = "delta"
+
+
+class Payload(StrEnum):
+    FULL = "full"
+    KEY = "key"
+    DIFF = "diff"
 
 
 class Mode(StrEnum):
@@ -137,3 +143,31 @@ def audit(
 
     result = run(Request(target, f"AUDIT TOPIC {topic}", master, tuple(conf or ()), output))
     raise typer.Exit(0 if result.message.endswith(": sound") else 1)
+
+
+@copy_app.command(
+    "backfill", epilog="Example: tablecast copy backfill http://127.0.0.1:8080 app.order_events app.orders --on any"
+)
+@on_target
+def backfill(
+    target: Target,
+    topic: TopicName,
+    table: Annotated[str, typer.Argument(help="namespace.name of the new source.", show_default=False)],
+    on: Annotated[str, typer.Option("--on", metavar="OPS", help="any, or some of insert,update,delete.")] = "any",
+    where: Annotated[str | None, typer.Option("--where", metavar="CONDITION", help="Which rows.")] = None,
+    partition_by: Annotated[
+        str | None, typer.Option("--partition-by", metavar="EXPRESSION", help="What decides the partition.")
+    ] = None,
+    payload: Annotated[Payload, typer.Option("--payload", help="What a message says.")] = Payload.FULL,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Add a source to a topic, with messages of all rows that the table has: in one commit, or not at all."""
+    from tablecast.cli.copy import Request, run
+
+    filtered = f" WHERE {where}" if where else ""
+    spread = f" PARTITION BY {partition_by}" if partition_by else ""
+    options = f"payload = '{payload}', backfill = 'spark'"
+    text = f"ALTER TOPIC {topic} ADD SOURCE {table} ON {on}{filtered}{spread} WITH ({options})"
+    run(Request(target, text, master, tuple(conf or ()), output))

@@ -42,6 +42,14 @@ def size_bytes(directory: Path) -> int:
     return total
 
 
+def begin_anew(path: Path) -> None:
+    """The backup is older than what its database told since, and must not take the same numbers for the same: neither
+    those of events, as a node, nor those of commits, which readers of live queries come back with."""
+    with local(str(path), instead=STOP_IT) as database:
+        database.engine.replication.begin_epoch()
+        database.engine.begin_history()
+
+
 def restore_from(backup: Path, target: Path, check: bool) -> None:
     with ExitStack() as bars:
         progress = bars.enter_context(by_bytes("copying"))
@@ -54,5 +62,11 @@ def restore_from(backup: Path, target: Path, check: bool) -> None:
                 raise BackupError(message, path=str(backup))
             print_report(report)
 
-        restore(backup, target, progress, check=require_sound if check else None)
+        def settle(copy: Path) -> None:
+            if check:
+                require_sound(copy)
+            bars.close()
+            begin_anew(copy)
+
+        restore(backup, target, progress, check=settle)
     output().print(f"restored to {target} ({size_bytes(target):,} bytes)", markup=False)

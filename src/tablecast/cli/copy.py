@@ -1,4 +1,4 @@
-"""`tablecast copy`: COPY and AUDIT, put together from options, looked up by the server, and run on Spark.
+"""`tablecast copy`: COPY, AUDIT and backfills, put together from options, looked up by the server, and run on Spark.
 
 The statement is made as SQL text and parsed like any other: what may be copied, and how it is said, is known in one
 place.

@@ -20,6 +20,9 @@ from tablecast.client.bulk_server import Server
 from tablecast.client.coalesce import Coalescer, Outcome, new_key
 from tablecast.client.connection import ARROW_STREAM, LOG, Connection, Request
 from tablecast.client.consumer_async import AsyncConsumer
+from tablecast.client.live import AsyncLiveChanges, LiveSource
+from tablecast.client.live_link import LiveLinks
+from tablecast.client.live_table import AsyncLiveTable
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.statements import Kind, kind_of
@@ -43,6 +46,7 @@ class AsyncClient:
         self._connection = connection
         self._coalescer = Coalescer(self._send_writes, connection.attempts)
         self._waiting = asyncio.Semaphore(WAITING_CONSUMES)
+        self._live = LiveLinks(connection)
         self._closed = False
 
     async def _call(self, path: str, fields: Mapping[str, Any], *, safe: bool) -> bytes:
@@ -67,7 +71,7 @@ class AsyncClient:
     ) -> list[Result]:
         """Every statement's result. With an idempotency key they are one transaction, committed once.
 
-        COPY and AUDIT, each in a text of its own, run on Spark in a thread of this process."""
+        COPY, AUDIT and backfill = 'spark', each in a text of its own, run on Spark in a thread of this process."""
         try:
             return await self._execute_there(sql, params, idempotency_key=idempotency_key)
         except RunsOnSpark as e:
@@ -250,11 +254,26 @@ class AsyncClient:
         """A member of a consumer group; `await run(handler)` feeds it until it is stopped."""
         return AsyncConsumer(self, topic, group, name=name, batch=batch, visibility_seconds=visibility_seconds)
 
+    # --- live queries ---
+
+    def live(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> AsyncLiveChanges:
+        """The rows of a SELECT, and from then on every change of them, as it is committed: `async for` over it."""
+        return AsyncLiveChanges(self._live_source(sql, params, namespace))
+
+    def live_table(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> AsyncLiveTable:
+        """The rows of a SELECT, kept as they are now."""
+        return AsyncLiveTable(self._live_source(sql, params, namespace))
+
+    def _live_source(self, sql: str, params: Sequence[Any], namespace: str | None) -> LiveSource:
+        self._check_open()
+        return self._live.open(sql, params, namespace or self.namespace)
+
     # --- the end ---
 
     async def close(self) -> None:
         """Waits for the answers of writes under way and closes. Idempotent."""
         self._closed = True
+        await self._live.close()
         await self._coalescer.close()
         await self._connection.close()
 

@@ -47,6 +47,7 @@ from tablecast.errors import (
     Unreachable,
 )
 from tablecast.model.pipeline import LoadLetter
+from tablecast.model.spark_job import Backfill
 
 __all__ = ["BulkClient", "LoadBegun", "LoadDone", "PartStaged", "Server", "SnapshotOpened", "TopicInfo"]
 
@@ -177,6 +178,18 @@ class BulkClient:
         fields = {
             "table": table, "writer_id": writer_id, "batch_id": batch_id, "mode": mode, "kind": kind,
             "op_column": op_column,
+        }  # fmt: skip
+        return _decoded(self._call("POST", f"{_API}/loads", wire.request(fields, self.namespace)), LoadBegun)
+
+    def begin_backfill(self, source: Backfill, writer_id: str, batch_id: int = 0) -> LoadBegun:
+        """Opens a load whose commit adds the source. Its parts are sealed, and tell the rows of a snapshot that is opened
+        after this returned; rows that are written meanwhile are the server's to tell."""
+        fields = {
+            "table": source.table, "writer_id": writer_id, "batch_id": batch_id, "mode": "backfill", "kind": "sealed",
+            "source": {
+                "topic": source.topic, "ops": list(source.ops), "filter": source.filter,
+                "partition_by": source.partition_by, "payload": source.payload,
+            },
         }  # fmt: skip
         return _decoded(self._call("POST", f"{_API}/loads", wire.request(fields, self.namespace)), LoadBegun)
 

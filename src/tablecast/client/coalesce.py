@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from tablecast.client.connection import Attempts
+from tablecast.client.failures import own
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, InvalidRequest, Overloaded, TablecastError, TooLarge, TransactionConflict
 
@@ -158,14 +159,7 @@ class Coalescer:
                 return [(await self._outcomes([write]))[0] for write in writes]
             return [e]
         except TablecastError as e:
-            return [_own(e) for _ in writes]
-
-
-def _own(error: TablecastError) -> TablecastError:
-    """Each caller raises an exception of its own."""
-    own = type(error)(error.message)
-    own.details = error.details
-    return own
+            return [own(e) for _ in writes]
 
 
 def new_key() -> str:

@@ -80,7 +80,7 @@ class Connection:
     ) -> None:
         self.url, user, password = _address(url, user, password, token)
         self._transport = Transport(self.url)
-        self._tokens = Tokens(self._ask, user=user, password=password, token=token, monotonic=monotonic)
+        self.tokens = Tokens(self._ask, user=user, password=password, token=token, monotonic=monotonic)
         self._who = (user, password, token)
         self._timeout_seconds = timeout_seconds
         self._retry = retry
@@ -114,7 +114,7 @@ class Connection:
     async def stream(self, request: Request) -> AsyncIterator[Incoming]:
         """An answer of any length, as it arrives. Not repeated once it has begun to arrive."""
         await self.call(Request("/v1/api/auth/me", method="GET", safe=True))  # the server is there, the token good
-        headers = request.headers(await self._tokens.header())
+        headers = request.headers(await self.tokens.header())
         try:
             async with self._transport.stream(request.method, request.path, headers, self._timeout_seconds) as incoming:
                 if incoming.status >= 300:
@@ -127,13 +127,13 @@ class Connection:
         await self._transport.close()
 
     async def _attempt(self, request: Request) -> Answer:
-        authorization = await self._tokens.header()
+        authorization = await self.tokens.header()
         try:
             return await self._exchange(request, authorization)
         except Unauthenticated:
-            if not await self._tokens.refused(authorization):
+            if not await self.tokens.refused(authorization):
                 raise
-            return await self._exchange(request, await self._tokens.header())
+            return await self._exchange(request, await self.tokens.header())
 
     async def _exchange(self, request: Request, authorization: str | None) -> Answer:
         seconds = self._timeout_seconds + request.waits_seconds

@@ -40,6 +40,13 @@ def rebuilt(failure: Failure, status: int = 500) -> TablecastError:
     return error
 
 
+def own(error: TablecastError) -> TablecastError:
+    """The same error for one of several callers: each raises an exception of its own."""
+    twin = type(error)(error.message)
+    twin.details = error.details
+    return twin
+
+
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> TablecastError:
     """The error of an answer whose status is not 2xx."""
     packed = headers.get("content-type", "").startswith("application/msgpack")

@@ -1,4 +1,5 @@
-"""COPY and AUDIT, met by a client: the server parsed the statement and answered that it runs on Spark. So it is run here.
+"""COPY, AUDIT and backfills on Spark, met by a client: the server parsed the statement and answered that it runs on Spark.
+So it is run here.
 
 Spark is imported at this moment and not before: a client that never copies needs no Spark.
 """

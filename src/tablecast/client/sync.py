@@ -7,30 +7,28 @@ child process, not before.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
-import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
 from tablecast.client.asynchronous import TIMEOUT_SECONDS, AsyncClient, connect_async
 from tablecast.client.consumer import Consumer
+from tablecast.client.live_sync import LiveChanges, LiveTable
+from tablecast.client.loop_thread import LoopThread
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.result import Result
-from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark, TablecastError
+from tablecast.errors import DatabaseClosed, RunsOnSpark, TablecastError
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 
-T = TypeVar("T")
 _open: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -42,50 +40,10 @@ def _close_all() -> None:
             client.close()
 
 
-class _Thread:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._process = os.getpid()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tablecast-client", daemon=True)
-        self._thread.start()
-
-    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the coroutine returns. If the caller is interrupted while it waits, the coroutine is cancelled."""
-        if self._process != os.getpid():
-            raise InvalidRequest("this client was made before a fork: connect again in the child process")
-        if self._loop.is_closed():
-            raise DatabaseClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(call(), self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise DatabaseClosed("the client was closed meanwhile") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        if not self._loop.is_closed():
-            self.run(self._end_tasks)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    async def _end_tasks(self) -> None:
-        """Calls of other threads that are still under way: they learn that it is over."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._loop.shutdown_default_executor()
-
-
 class Client:
     """For as many threads as there are."""
 
-    def __init__(self, thread: _Thread, client: AsyncClient) -> None:
+    def __init__(self, thread: LoopThread, client: AsyncClient) -> None:
         self._thread = thread
         self._client = client
         self.namespace = client.namespace
@@ -101,7 +59,7 @@ class Client:
     def execute_all(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> list[Result]:
         """Every statement's result. With an idempotency key they are one transaction, committed once.
 
-        COPY and AUDIT, each in a text of its own, run on Spark in this thread."""
+        COPY, AUDIT and backfill = 'spark', each in a text of its own, run on Spark in this thread."""
         try:
             return self._thread.run(lambda: self._client._execute_there(sql, params, idempotency_key=idempotency_key))
         except RunsOnSpark as e:
@@ -233,6 +191,24 @@ class Client:
         """A member of a consumer group; `run(handler)` feeds it until it is stopped."""
         return Consumer(self, topic, group, name=name, batch=batch, visibility_seconds=visibility_seconds)
 
+    # --- live queries ---
+
+    def live(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> LiveChanges:
+        """The rows of a SELECT, and from then on every change of them, as it is committed: iterate over it."""
+
+        async def opened() -> LiveChanges:
+            return LiveChanges(self._thread, self._client._live_source(sql, params, namespace))
+
+        return self._thread.run(opened)
+
+    def live_table(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> LiveTable:
+        """The rows of a SELECT, kept as they are now."""
+
+        async def opened() -> LiveTable:
+            return LiveTable(self._thread, self._client.live_table(sql, params, namespace=namespace))
+
+        return self._thread.run(opened)
+
     # --- the end ---
 
     def close(self) -> None:
@@ -267,7 +243,7 @@ def connect(
 
     `timeout_seconds` is how long one attempt may take; `retry`, how often a request that can be repeated is.
     """
-    thread = _Thread()
+    thread = LoopThread("client")
     try:
         client = thread.run(
             lambda: connect_async(

@@ -15,6 +15,12 @@ pipeline/NAME                     model.pipeline.Pipeline, under its full name
 load/TABLE (u32) NUMBER (u64)     LoadStamp: which commit a sealed load became
 load-writer/TABLE (u32) WRITER    LoadWriter: the last batch that a writer loaded into a table
 load-intent                       LoadIntent: files that the last commit takes in; gone with the next commit
+change-start/TABLE (u32)          ChangeStart: the table's changes are kept, from here on
+history                           History: of what commit numbers are numbers
+node                              model.replication.Node: who this database is among its peers
+outbox                            model.replication.OutboxMark: how far its events were published
+seen/NODE                         model.replication.SeenEvents: which events of another node were taken in
+quarantine/NUMBER (u64)           model.replication.Quarantined: an event that was set aside
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import msgspec
 
 from tablecast.errors import CorruptData
 from tablecast.model.pipeline import Pipeline
+from tablecast.model.replication import Node, OutboxMark, Quarantined, SeenEvents
 from tablecast.model.schema import Role, TableSchema
 from tablecast.model.topic import Topic
 
@@ -133,13 +140,27 @@ class LoadIntent(msgspec.Struct, frozen=True):
     load_number: int = 0
 
 
+class ChangeStart(msgspec.Struct, frozen=True):
+    """The changes of every commit after `from_seq` are kept. `bytes_before` of the table's change records went before."""
+
+    from_seq: int
+    bytes_before: int = 0
+
+
+class History(msgspec.Struct, frozen=True):
+    """Commit numbers of the same id are numbers of the same commits. `ends` says that the next opening begins another."""
+
+    id: str
+    ends: bool = False
+
+
 Record = (
     Pipeline | Namespace | TableSchema | Topic | LogStart | CommitMark | NextIds | JobRecord | User | DroppedUser | AuditEntry
-    | LoadStamp | LoadWriter | LoadIntent
+    | LoadStamp | LoadWriter | LoadIntent | ChangeStart | History | Node | OutboxMark | SeenEvents | Quarantined
 )  # fmt: skip
 R = TypeVar(
     "R", Pipeline, Namespace, TableSchema, Topic, LogStart, CommitMark, NextIds, JobRecord, User, DroppedUser, AuditEntry,
-    LoadStamp, LoadWriter, LoadIntent,
+    LoadStamp, LoadWriter, LoadIntent, ChangeStart, History, Node, OutboxMark, SeenEvents, Quarantined,
 )  # fmt: skip
 
 COMMIT_KEY = b"commit"
@@ -148,9 +169,13 @@ NAMESPACES, TABLES, TOPICS, LOG_STARTS, JOBS = b"namespace/", b"table/", b"topic
 LOADS, LOAD_WRITERS, INTENT_KEY = b"load/", b"load-writer/", b"load-intent"
 USERS, DROPPED_USERS, AUDIT = b"user/", b"dropped-user/", b"audit/"
 PIPELINES = b"pipeline/"
+CHANGE_STARTS = b"change-start/"
+HISTORY_KEY = b"history"
+NODE_KEY, OUTBOX_KEY, SEEN, QUARANTINE = b"node", b"outbox", b"seen/", b"quarantine/"
 
 _ID, _PLACE, _ENTRY = struct.Struct(">I"), struct.Struct(">IH"), struct.Struct(">QI")
 _LOAD = struct.Struct(">IQ")
+_NUMBER = struct.Struct(">Q")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -220,6 +245,25 @@ def decode_load_key(key: bytes) -> tuple[int, int]:
 
 def load_writer_key(table_id: int, writer_id: str) -> bytes:
     return LOAD_WRITERS + _ID.pack(table_id) + writer_id.encode()
+
+
+def change_start_key(table_id: int) -> bytes:
+    return CHANGE_STARTS + _ID.pack(table_id)
+
+
+def decode_change_start_key(key: bytes) -> int:
+    if len(key) != len(CHANGE_STARTS) + _ID.size:
+        raise CorruptData(f"the key {key!r} is not that of a change start")
+    table_id: int = _ID.unpack_from(key, len(CHANGE_STARTS))[0]
+    return table_id
+
+
+def seen_key(node_id: str) -> bytes:
+    return SEEN + node_id.encode()
+
+
+def quarantine_key(number: int) -> bytes:
+    return QUARANTINE + _NUMBER.pack(number)
 
 
 def audit_key(seq: int, number: int) -> bytes:

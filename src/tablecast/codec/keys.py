@@ -239,6 +239,19 @@ def log_offset(key: bytes) -> int:
     return offset
 
 
+_CHANGE = struct.Struct(">IQH")
+
+
+def change_key(table_id: int, seq: int, piece: int = 0) -> bytes:
+    return _CHANGE.pack(table_id, seq, piece)
+
+
+def decode_change_key(key: bytes) -> tuple[int, int, int]:
+    _check_end(key, _CHANGE.size)
+    table_id, seq, piece = _CHANGE.unpack(key)
+    return table_id, seq, piece
+
+
 def topic_prefix(topic_id: int) -> bytes:
     return _I32.pack(topic_id)
 

@@ -14,6 +14,7 @@ from tablecast.codec.catalog import Namespace, User
 from tablecast.codec.rows import LOADED_FORMAT, RowCodec, row_codec, row_load, row_stamp
 from tablecast.core.expression import Expression, compile_filter
 from tablecast.core.payload import PayloadEncoder, payload_encoder
+from tablecast.core.replicated_rows import ReplicatedRows, replicated_rows, why_not_replicated
 from tablecast.core.routing import CompiledRoute, compile_route
 from tablecast.errors import CorruptData, UnknownNamespace, UnknownPipeline, UnknownTable, UnknownTopic, UnknownUser
 from tablecast.model.change import Op
@@ -38,6 +39,7 @@ class Table:
     checks: tuple[Expression, ...]
     routes: Mapping[Op, tuple[CompiledRoute, ...]]
     loads: Stamps = field(default_factory=dict)
+    replica: ReplicatedRows | None = None  # of a table that is replicated
 
     @property
     def table_id(self) -> int:
@@ -68,7 +70,9 @@ def compile_table(schema: TableSchema, topics: Iterable[Topic], loads: Stamps | 
                     routes[op].append(compiled)
     checks = tuple(compile_filter(check, schema) for check in schema.checks)
     frozen = {op: tuple(found) for op, found in routes.items()}
-    return Table(schema, row_codec(schema), payload_encoder(schema), checks, frozen, {} if loads is None else loads)
+    replica = replicated_rows(schema) if schema.replicate and why_not_replicated(schema) is None else None
+    stamps = {} if loads is None else loads
+    return Table(schema, row_codec(schema), payload_encoder(schema), checks, frozen, stamps, replica)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,33 @@ Commands are decided one after the other. Deciding reads a `View` and returns a 
 takes it in, whole or not at all, so a command that fails leaves no trace. What a pending commit holds is visible to the
 commands after it (they may rely on it: all of them become durable together) and to nobody else.
 
-`close` turns it into one batch: rows, records, and one log batch per partition that got messages.
+`close` turns it into one batch: rows, records, one log batch per partition that got messages, and what the changed rows
+were before, of tables whose changes are kept (engine.undo).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import LogStart
+from tablecast.codec.catalog import ChangeStart, LogStart
+from tablecast.codec.changes import Befores
 from tablecast.codec.log import Place
 from tablecast.codec.rows import row_header
 from tablecast.core.routing import Append, route_run
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
-from tablecast.engine.decision import Decision, Loaded, Record
+from tablecast.engine.decision import Decision, Loaded, Record, Sums
 from tablecast.engine.dedup import deduplicate
 from tablecast.engine.guards import Guards
+from tablecast.engine.local_writes import NO_EVENTS, local_writes
 from tablecast.engine.logs import Appended, LogState
 from tablecast.engine.overlay import merged
+from tablecast.engine.undo import ChangeIndex, KeptTable, Listed, Undo
+from tablecast.engine.versions import add_sum, bucket_record
 from tablecast.model.change import ChangeRun, Op
 from tablecast.storage.base import Batch, Family, Store
 
@@ -44,6 +49,13 @@ class Commit:
     appended: Mapping[tuple[int, int], int]  # (topic, partition) -> how many messages it got
     letters: int  # of them dead letters, and what was sent back as a new message
     loaded: Loaded | None = None  # a sealed load: rows that are in no run, and files that are still to be taken in
+    touched: frozenset[int] = frozenset()  # tables whose rows it changed: by runs, by a load, or as their time was over
+    befores: Mapping[int, Befores] = field(default_factory=dict)  # of those whose changes are kept
+
+    @property
+    def unlisted(self) -> frozenset[int]:
+        """Tables that it changed without listing how: who follows one must fetch it again."""
+        return self.touched.difference(self.befores)
 
 
 class PendingCommit:
@@ -60,6 +72,7 @@ class PendingCommit:
         guards: Guards | None = None,
         *,
         follows_load: bool = False,
+        changes: ChangeIndex | None = None,
     ) -> None:
         self._store = store
         self._logs = logs
@@ -67,6 +80,10 @@ class PendingCommit:
         self._guards = guards or Guards()
         self._follows_load = follows_load  # then this commit removes the intent of the one before
         self._loaded: Loaded | None = None
+        self._changes = changes or ChangeIndex()
+        self._undo = Undo(store, bounds, self._changes) if self._changes.tables else None
+        self._change_starts: dict[int, ChangeStart | None] = {}
+        self._touched: set[int] = set()
         self.catalog = catalog
         self.seq = seq
         self.ts_ms = ts_ms
@@ -75,6 +92,7 @@ class PendingCommit:
         self._overlay: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
         self._appended: dict[tuple[int, int], Appended] = {}
         self._log_starts: dict[tuple[int, int], LogStart] = {}
+        self._sums: Sums = {}
         self._runs: list[ChangeRun] = []
         self._deduplicated = 0
         self._letters = 0
@@ -129,24 +147,40 @@ class PendingCommit:
     def written_bytes(self, topic_id: int, partition: int) -> int:
         return self._logs.at(topic_id, partition).bytes_end
 
+    def kept_changes(self, table_id: int) -> KeptTable | None:
+        return self._changes.tables.get(table_id)
+
     # --- taking decisions in ---
 
     def apply(self, decision: Decision) -> None:
-        """All of it. Whatever can fail (routing, encoding) happens before anything is taken in."""
+        """All of it. Whatever can fail (routing, encoding, reading) happens before anything is taken in."""
         appends, dedup_records, deduplicated = self._route(decision)
         writes = [(run, self._row_values(run)) for run in decision.runs]
+        befores = None if self._undo is None else self._undo.look(self.catalog, decision.runs, decision.expired)
+        told = NO_EVENTS if decision.arrived else local_writes(self, decision.runs, self._logs.outbox_limit)
         catalog = self.catalog if decision.catalog is None else decision.catalog
+        if self._undo is not None and befores:
+            self._undo.take(befores)
+        for key in decision.expired:
+            self._put(Family.ROWS, key, None)
+            self._touched.add(int.from_bytes(key[:4], "big"))
         for run, values in writes:
             self._write_rows(run, values)
-        for family, key, value in decision.records + dedup_records:
+        for family, key, value in decision.records + dedup_records + told.records:
             self._put(family, key, value)
         for family, start, end in decision.ranges:
             self._batch.delete_range(family, start, end)
             self._dirty = True
-        for append in appends:
+        for append in appends + told.appends:
             self._append(append)
+        for sums in (decision.sums, told.sums):
+            for place, change in sums.items():
+                add_sum(self._sums, place, change)
         if decision.log_starts:
             self._log_starts.update(decision.log_starts)
+            self._dirty = True
+        if decision.change_starts:
+            self._change_starts.update(decision.change_starts)
             self._dirty = True
         self._runs += decision.runs
         self._deduplicated += deduplicated
@@ -190,10 +224,11 @@ class PendingCommit:
         else:
             batch.put_many(rows, run.keys, values)  # type: ignore[arg-type]  # only deletes have None
         overlay.update(zip(run.keys, values, strict=True))
+        self._touched.add(run.table_id)
         table = self.catalog.tables[run.table_id]
         if run.op is Op.INSERT:
             self._bounds.raise_to(table.codec.prefix(run.user_id), max(run.keys))
-            self._guards.note(run.table_id, run.keys)
+        self._guards.note(run.table_id, run.op, run.keys)
         self._dirty = True
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms
@@ -204,7 +239,9 @@ class PendingCommit:
         table = self.catalog.tables[loaded.table_id]
         if loaded.rows:
             self._bounds.raise_to(table.codec.prefix(None), loaded.last_key)
+            self._guards.note_load(loaded.table_id, (loaded.first_key, loaded.last_key))
             table.loads[loaded.load_number] = self.seq, loaded.ts_ms
+            self._touched.add(loaded.table_id)
         self._loaded = loaded
         self._dirty = True
 
@@ -233,6 +270,9 @@ class PendingCommit:
             self._logs.at(topic_id, partition).start = start
             self._batch.put(Family.META, records.log_start_key(topic_id, partition), records.encode_record(start))
         self._close_load(ends)
+        befores = self._close_changes()
+        for place, change in self._sums.items():
+            self._put(*bucket_record(self._store, place, change))
         mark = records.CommitMark(self.seq, self.ts_ms, ids.last)
         self._batch.put(Family.META, records.COMMIT_KEY, records.encode_record(mark))
         starts = {place: start.offset for place, start in self._log_starts.items()}
@@ -241,7 +281,7 @@ class PendingCommit:
             counts |= {place: end.appended for place, end in self._loaded.ends.items()}
         commit = Commit(
             self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters,
-            self._loaded,
+            self._loaded, frozenset(self._touched), befores,
         )  # fmt: skip
         return self._batch, commit
 
@@ -256,6 +296,23 @@ class PendingCommit:
             log = self._logs.at(*place)
             ends[place] = log.next_offset = end.offset
             log.bytes_end = end.bytes
+
+    def _close_changes(self) -> dict[int, Listed]:
+        """What is listed of each table."""
+        changes, batch = self._changes, self._batch
+        for table_id, start in self._change_starts.items():
+            if start is None:
+                changes.end(batch, table_id)
+            else:
+                changes.begin(batch, table_id, start)
+        if self._undo is None:
+            return {}
+        for table_id, befores, size in self._undo.close():
+            changes.put(batch, table_id, self.seq, self.ts_ms, befores, size)
+        for table_id in self._touched:
+            if table_id in changes.tables and table_id not in self._undo.listed:
+                changes.begin_anew(batch, table_id, self.seq)
+        return self._undo.listed
 
     def _log(self, where: tuple[int, int], appended: Appended, ids: SnowflakeIds) -> int:
         log = self._logs.at(*where)

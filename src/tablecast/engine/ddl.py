@@ -16,6 +16,7 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import LogStart, Namespace, NextIds, encode_record
 from tablecast.core import failpoint
 from tablecast.core.expression import compile_expression, compile_filter
+from tablecast.core.replicated_rows import is_bare, why_not_replicated
 from tablecast.core.routing import route_run
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Catalog, Table, compile_table
 from tablecast.engine.decision import Decision, Record, View
@@ -110,6 +111,8 @@ class CreateTable(Alone):
             if self.if_not_exists:
                 return Decision(False)
             raise AlreadyExists(f"table {self.schema.full_name} already exists", table=self.schema.full_name)
+        if self.schema.replicate:
+            check_replicated(view.catalog, self.schema)
         ids = next_ids(view)
         schema = msgspec.structs.replace(self.schema, table_id=ids.table, created_ms=view.ts_ms)
         return Decision(
@@ -120,6 +123,15 @@ class CreateTable(Alone):
             ],
             catalog=view.catalog.with_table(schema),
         )
+
+
+def check_replicated(catalog: Catalog, schema: TableSchema) -> None:
+    why = why_not_replicated(schema)
+    bare = next((t.schema.full_name for t in catalog.tables.values() if t.replica and is_bare(t.schema)), None)
+    if why is None and is_bare(schema) and bare is not None:
+        why = f"a table of (key TEXT, value TEXT) replicates its bare keys, and {bare} does so already: name a column otherwise"
+    if why is not None:
+        raise InvalidSchema(f"table {schema.full_name} cannot have REPLICATE = TRUE: {why}", table=schema.full_name)
 
 
 @dataclass(slots=True)
@@ -136,6 +148,12 @@ class AddColumn(Alone):
             raise AlreadyExists(f"{self.table} already has a column {self.column.name!r}", column=self.column.name)
         self._check()
         altered = msgspec.structs.replace(schema, columns=(*schema.columns, self.column), version=schema.version + 1)
+        if schema.replicate and is_bare(schema) != is_bare(altered):
+            raise InvalidSchema(
+                f"{self.table} is replicated, and only a table of (key TEXT, value TEXT) by bare keys: to become or to "
+                "stop being one would give every row another key on other nodes",
+                table=self.table,
+            )
         return Decision(
             True,
             records=[_saved(records.table_key(schema.table_id), altered)],
@@ -188,6 +206,8 @@ class DropTable(Alone):
             altered = msgspec.structs.replace(topic, routes=kept)
             catalog = catalog.with_topic(altered)
             dropped.append(_saved(records.topic_key(topic.topic_id), altered))
+        is_replicated = view.catalog.tables[table_id].replica is not None
+        replica_families = (Family.VERSIONS, Family.BUCKETS) if is_replicated else ()
         failpoint.hit("during_drop")
         return Decision(
             True,
@@ -196,8 +216,10 @@ class DropTable(Alone):
                 _whole(Family.ROWS, keys.table_prefix(table_id)),
                 _whole(Family.META, records.LOADS + keys.table_prefix(table_id)),
                 _whole(Family.META, records.LOAD_WRITERS + keys.table_prefix(table_id)),
+                *(_whole(family, keys.table_prefix(table_id)) for family in replica_families),
             ],
             catalog=catalog.without_table(table_id),
+            change_starts={} if view.kept_changes(table_id) is None else {table_id: None},
         )
 
 
@@ -303,24 +325,34 @@ class AddSource(Alone):
     backfill: bool = False
 
     def decide(self, view: View) -> Decision:
-        topic, table = view.catalog.topic(self.topic), view.catalog.table(self.table)
-        route = msgspec.structs.replace(
-            self.route, table_id=table.table_id, from_seq=view.seq, backfilled=self.backfill
-        )
-        self._check(topic, table, route)
-        altered = msgspec.structs.replace(topic, routes=(*topic.routes, route))
-        catalog = view.catalog.with_topic(altered)
-        appends = []
+        decision = self.added(view)
         if self.backfill:
-            only = compile_table(table.schema, [msgspec.structs.replace(altered, routes=(route,))])
+            table, only = view.catalog.table(self.table), self.alone_in(view.catalog, view.seq)
             for run in _existing(view, table):
-                appends += route_run(run, only.routes[Op.INSERT], only.payload, table.schema.full_name)
+                decision.appends += route_run(run, only.routes[Op.INSERT], only.payload, table.schema.full_name)
+        decision.response = sum(len(append.keys) for append in decision.appends)
+        return decision
+
+    def added(self, view: View) -> Decision:
+        """The source, without the messages of a backfill."""
+        topic, route = self.planned(view.catalog, view.seq)
+        altered = msgspec.structs.replace(topic, routes=(*topic.routes, route))
         return Decision(
-            sum(len(append.keys) for append in appends),
-            appends=appends,
-            records=[_saved(records.topic_key(topic.topic_id), altered)],
-            catalog=catalog,
+            records=[_saved(records.topic_key(topic.topic_id), altered)], catalog=view.catalog.with_topic(altered)
         )
+
+    def planned(self, catalog: Catalog, seq: int) -> tuple[Topic, Route]:
+        """The topic as it is, and the source as commit `seq` would add it."""
+        topic, table = catalog.topic(self.topic), catalog.table(self.table)
+        route = msgspec.structs.replace(self.route, table_id=table.table_id, from_seq=seq, backfilled=self.backfill)
+        self._check(topic, table, route)
+        return topic, route
+
+    def alone_in(self, catalog: Catalog, seq: int) -> Table:
+        """The table as if the source were its only one."""
+        topic, route = self.planned(catalog, seq)
+        only = msgspec.structs.replace(topic, routes=(route,))
+        return compile_table(catalog.table(self.table).schema, [only])
 
     def _check(self, topic: Topic, table: Table, route: Route) -> None:
         for existing in topic.routes:

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tablecast.codec.catalog import LoadIntent, LogStart
+from tablecast.codec.catalog import ChangeStart, LoadIntent, LogStart
+from tablecast.core.merkle import Sum
 from tablecast.core.routing import Append
 from tablecast.engine.catalog import Catalog
+from tablecast.engine.undo import KeptTable
 from tablecast.errors import TablecastError
 from tablecast.model.change import ChangeRun
 from tablecast.storage.base import Family
 
 Record = tuple[Family, bytes, bytes | None]  # None removes the key
+Sums = dict[tuple[int, int], Sum]  # (table, bucket) -> by how much its sum changes
 
 
 class RowView(Protocol):
@@ -58,6 +61,10 @@ class View(RowView, Protocol):
         """Bytes of log ever written to the partition."""
         ...
 
+    def kept_changes(self, table_id: int) -> KeptTable | None:
+        """What is kept of the table's changes, as of the commits before this one; None if nothing is."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
@@ -76,6 +83,7 @@ class Loaded:
     load_number: int
     rows: int
     ts_ms: int
+    first_key: bytes
     last_key: bytes
     ends: dict[tuple[int, int], LogEnd]
     intent: LoadIntent | None  # None: everything is in the batch
@@ -89,11 +97,15 @@ class Decision:
     runs: list[ChangeRun] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)  # messages of rows that do not change: a backfill
     letters: list[Append] = field(default_factory=list)  # dead letters, and what is sent back: never a repeat
+    expired: dict[bytes, bytes] = field(default_factory=dict)  # rows whose time is over, with their keys: they go
     records: list[Record] = field(default_factory=list)
     ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     catalog: Catalog | None = None
     log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)
     loaded: Loaded | None = None  # only of a command that is alone
+    arrived: bool = False  # rows of other nodes, whose versions are among the records: nothing for the outbox
+    sums: Sums = field(default_factory=dict)  # of the versions among the records
+    change_starts: dict[int, ChangeStart | None] = field(default_factory=dict)  # None: no longer kept; only if alone
 
 
 class Command(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -20,12 +20,14 @@ from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog
+from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES, KeptChanges
 from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
 from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.guards import Guards
+from tablecast.engine.history import begin_history, close_history, ended_in_copies, open_history
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.loads import Loads
 from tablecast.engine.log import batches_from, gone, head_at, offset_at_time, read_arrow, read_messages
@@ -34,12 +36,17 @@ from tablecast.engine.observer import NOBODY, Observer, tell
 from tablecast.engine.pipelines import PipelineReports
 from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
+from tablecast.engine.replication import Replication
+from tablecast.engine.undo import ChangeIndex
 from tablecast.engine.writer import PUBLISHED, Ticket, Writer
 from tablecast.errors import DatabaseClosed, OffsetOutOfRange
 from tablecast.model.message import LogSlice, Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Snapshot, Store
+
+if TYPE_CHECKING:
+    from tablecast.engine.live import HubStats
 
 MAX_CONSUME = 100_000  # messages in one answer
 DEFAULT_VISIBILITY_MS = 60_000
@@ -66,11 +73,14 @@ class Engine:
         clock: Callable[[], int] = system_clock,
         jobs_interval_seconds: float = INTERVAL_SECONDS,
         node: int = 0,
+        changes_kept_seconds: int = CHANGES_KEPT_SECONDS,
+        changes_max_bytes: int = CHANGES_MAX_BYTES,
     ) -> None:
         self.store = store
         self.durability = durability or Durability()
         self._clock = clock
         recovered = recover(store, clock())
+        self._history = open_history(store, may_lose=not self.durability.on_commit)
         self.catalog: Catalog = recovered.catalog
         self.seq = recovered.mark.seq
         self._floor_ms = recovered.mark.ts_ms
@@ -84,6 +94,7 @@ class Engine:
         self.ids = SnowflakeIds(node, recovered.mark.last_id)
         self.feed = Feed()
         self.pipeline_reports = PipelineReports(self.now_ms)
+        self.live_stats: list[Callable[[], HubStats]] = []  # of every hub of live queries
         self._recent = RecentBatches()
         self._turn = 0  # which partition a group's next claim looks at first
         self._closed = False
@@ -91,6 +102,7 @@ class Engine:
             store,
             catalog=recovered.catalog,
             logs=recovered.logs,
+            changes=recovered.changes,
             ids=self.ids,
             seq=recovered.mark.seq,
             ts_ms=recovered.mark.ts_ms,
@@ -99,6 +111,8 @@ class Engine:
             published=self._publish,
         )
         self.loads = Loads(self)
+        self.replication = Replication(self)
+        self.kept_changes = KeptChanges(self, changes_kept_seconds, changes_max_bytes)
         self._interval = _IntervalSync(self) if self.durability.interval_ms is not None else None
         self.jobs = Jobs(self, jobs_interval_seconds)
         self.jobs.start()
@@ -208,6 +222,41 @@ class Engine:
         head = head_at(self.store, topic_id, partition, offset)
         return None if head is None else head.ts_ms
 
+    @property
+    def outbox_limit(self) -> int | None:
+        return self._logs.outbox_limit
+
+    @outbox_limit.setter
+    def outbox_limit(self, limit: int | None) -> None:
+        self._logs.outbox_limit = limit
+
+    # --- changes ---
+
+    @property
+    def history(self) -> str:
+        """Of what commit numbers are numbers: those of another history say nothing here."""
+        return self._history.id
+
+    def begin_history(self) -> None:
+        """To be called once for a database that is older than what it told: it was restored from a backup."""
+        self._history = begin_history(self.store, self._history)
+
+    @property
+    def change_index(self) -> ChangeIndex:
+        return self._writer.changes
+
+    def keep_changes(self, table_id: int) -> int:
+        """Has the table's changes kept, if they are not yet. Returns the commit after which every one is, when durable."""
+        return self.kept_changes.keep(table_id)
+
+    def use_changes(self, table_id: int) -> None:
+        """Says that somebody relies on the table's changes now: they go on being kept for as long as one is."""
+        self.kept_changes.use(table_id)
+
+    def changes_from(self, table_id: int) -> int | None:
+        """The commit after which all changes of the table are kept; None if none are."""
+        return self.kept_changes.start(table_id)
+
     # --- groups ---
 
     def claim(
@@ -296,7 +345,8 @@ class Engine:
         """A copy of the store as of now, taken while writes go on."""
         self.check_open()
         failpoint.hit("during_checkpoint")
-        with self._writer.taking_in:  # else the backup could have a commit without the files that it takes in
+        # Not while files are taken in: the backup could have a commit without them.
+        with self._writer.taking_in, ended_in_copies(self.store, self._history):
             self.store.checkpoint(path)
 
     def sync_now(self) -> None:
@@ -318,6 +368,7 @@ class Engine:
             self._interval.stop()
         if not self.writes_stopped:
             self.store.sync()
+            close_history(self.store, self._history)
         self.store.close()
 
     @property

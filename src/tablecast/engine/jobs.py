@@ -1,4 +1,4 @@
-"""Work that waits for nobody: retention, expiry, overdue claims, loads that nobody goes on with.
+"""Work that waits for nobody: retention, expiry, overdue claims, loads that nobody goes on with, changes kept long enough.
 
 One thread, small steps, never in the way of writes.
 
@@ -55,6 +55,7 @@ class Jobs:
             "expiry": self._expiry,
             "claims": self._claims,
             "loads": self._loads,
+            "changes": self._changes,
         }
         self._stopped = threading.Event()
         self._cancelled: set[str] = set()
@@ -168,6 +169,9 @@ class Jobs:
 
     def _loads(self) -> Steps:
         return self._engine.loads.sweep()
+
+    def _changes(self) -> Steps:
+        return self._engine.kept_changes.sweep()
 
 
 def job_records(reader: Reader, names: list[str]) -> list[JobRecord]:

@@ -30,7 +30,7 @@ from tablecast.codec.sealed import SealedBatch, SealedPart, read_batch, read_key
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Decision, Loaded, LogEnd, Record, StalePlan, View
-from tablecast.engine.guards import Guard
+from tablecast.engine.guards import InsertGuard, KeyRange
 from tablecast.engine.load_batches import BatchName, LoadCommitted
 from tablecast.engine.staging import LOG_FILE, sst_of
 from tablecast.errors import DuplicateKey, InvalidPart, NotSealable, StaleLoad
@@ -67,19 +67,24 @@ def plan_of(schema: TableSchema, routes: Routes) -> bytes:
 
 
 def require_sealable(schema: TableSchema, routes: Routes, mode: str) -> None:
-    why = None
+    why = why_not_sealable(schema, routes)
     if mode != "insert":
         why = f"mode {mode} depends on the rows that are there; only insert does not"
-    elif schema.per_user:
-        why = f"it is a {schema.kind.value} table, whose rows belong to users"
-    elif schema.ttl_seconds is not None:
-        why = "its rows expire after a time that begins with their commit"
-    else:
-        deduplicating = [topic.full_name for topic, _ in routes if topic.dedup_window_seconds]
-        if deduplicating:
-            why = f"topic {deduplicating[0]} drops repeats, which depends on what it holds"
     if why is not None:
         raise NotSealable(f"{schema.full_name} takes no sealed load: {why}; use kind rows", table=schema.full_name)
+
+
+def why_not_sealable(schema: TableSchema, routes: Routes) -> str | None:
+    if schema.per_user:
+        return f"it is a {schema.kind.value} table, whose rows belong to users"
+    if schema.ttl_seconds is not None:
+        return "its rows expire after a time that begins with their commit"
+    if schema.replicate:
+        return "each row's version and event for other nodes is made in the commit"
+    for topic, _ in routes:
+        if topic.dedup_window_seconds:
+            return f"topic {topic.full_name} drops repeats, which depends on what it holds"
+    return None
 
 
 # --- parts -------------------------------------------------------------------------------------------------------
@@ -210,6 +215,18 @@ def check_noted(table: Table, parts: Sequence[Part], noted: Sequence[bytes]) -> 
                 _require_free(table, part, block, within)
 
 
+def check_loads(parts: Sequence[Part], others: Sequence[KeyRange]) -> None:
+    """Other loads that were committed while this one was checked: if their rows are among its own, it is looked again."""
+    first, last = _between(parts)
+    if any(theirs[0] <= last and first <= theirs[1] for theirs in others):
+        raise StalePlan("another load was committed between the keys of this one, while it was checked")
+
+
+def _between(parts: Sequence[Part]) -> KeyRange:
+    filled = [part.sealed for part in parts if part.sealed.rows]
+    return min((part.first_key for part in filled), default=b""), max((part.last_key for part in filled), default=b"")
+
+
 def _duplicate(table: Table, key: bytes, what: str, parts: list[int]) -> DuplicateKey:
     values = table.codec.decode_key(key, len(table.codec.prefix(None)))
     shown = ", ".join(f"{name} = {v!r}" for name, v in zip(table.schema.primary_key, values, strict=True))
@@ -235,18 +252,24 @@ class PlacedLog:
     records: list[Record] = field(default_factory=list)
 
 
+StoredBatch = tuple[Path, SealedBatch]  # a log batch without its place, and the file that it is in
+
+
+def batches_of(parts: Sequence[Part]) -> list[StoredBatch]:
+    return [(part.path, batch) for part in parts for batch in part.sealed.batches]
+
+
 class LogPlacer:
     """Gives the log batches of a load their places."""
 
-    def __init__(self, parts: Sequence[Part], ids: SnowflakeIds, directory: Path) -> None:
+    def __init__(self, batches: Sequence[StoredBatch], ids: SnowflakeIds, directory: Path) -> None:
         self._ids = ids
         self._file = directory / LOG_FILE
-        by_place: dict[Place, list[tuple[Path, SealedBatch]]] = {}
-        for part in parts:
-            for batch in part.sealed.batches:
-                by_place.setdefault((batch.topic_id, batch.partition), []).append((part.path, batch))
+        by_place: dict[Place, list[StoredBatch]] = {}
+        for path, batch in batches:
+            by_place.setdefault((batch.topic_id, batch.partition), []).append((path, batch))
         self._batches = dict(sorted(by_place.items()))  # in the order of their keys in the store
-        self.size = sum(batch.size for found in self._batches.values() for _, batch in found)
+        self.size = sum(batch.size for _, batch in batches)
 
     @property
     def places(self) -> list[Place]:
@@ -255,6 +278,13 @@ class LogPlacer:
     @property
     def in_file(self) -> bool:
         return self.size > INLINE_LOG_BYTES
+
+    def placed(self, view: View, prepared: PlacedLog | None) -> PlacedLog:
+        """What was prepared, if it is where the log goes on."""
+        began = {place: (view.written_end(*place), view.written_bytes(*place)) for place in self.places}
+        if prepared is not None and (prepared.seq, prepared.began) == (view.seq, began):
+            return prepared
+        return self.place(view.seq, view.ts_ms, began)
 
     def place(self, seq: int, ts_ms: int, began: dict[Place, tuple[int, int]]) -> PlacedLog:
         """`began` is where each partition's log ends now, in messages and bytes."""
@@ -315,7 +345,7 @@ class CommitSealed:
     load_number: int
     plan: bytes
     parts: Sequence[Part]
-    guard: Guard
+    guard: InsertGuard
     placer: LogPlacer
     prepared: PlacedLog | None
     weight: int = 1
@@ -328,8 +358,9 @@ class CommitSealed:
         table = require_plan(view.catalog, self.name.table_id, self.plan)
         if self.guard.overrun:
             raise StalePlan("more was written to the table than a guard notes, while the load was checked")
+        check_loads(self.parts, self.guard.loads)
         check_noted(table, self.parts, self.guard.take())
-        log = self._placed(view)
+        log = self.placer.placed(view, self.prepared)
         rows = sum(part.sealed.rows for part in self.parts)
         stamped = LoadStamp(view.seq, log.ts_ms, rows)
         saved: list[Record] = self.name.remembered(view, rows) + log.records
@@ -337,17 +368,10 @@ class CommitSealed:
             key = records.load_key(self.name.table_id, self.load_number)
             saved.append((Family.META, key, encode_record(stamped)))
         loaded = Loaded(
-            self.name.table_id, self.load_number, rows, log.ts_ms,
-            max((part.sealed.last_key for part in self.parts), default=b""), log.ends, self._intent(view, log),
+            self.name.table_id, self.load_number, rows, log.ts_ms, *_between(self.parts), log.ends,
+            self._intent(view, log),
         )  # fmt: skip
         return Decision(LoadCommitted(view.seq, rows), records=saved, loaded=loaded)
-
-    def _placed(self, view: View) -> PlacedLog:
-        began = {place: (view.written_end(*place), view.written_bytes(*place)) for place in self.placer.places}
-        prepared = self.prepared
-        if prepared is not None and (prepared.seq, prepared.began) == (view.seq, began):
-            return prepared
-        return self.placer.place(view.seq, view.ts_ms, began)
 
     def _intent(self, view: View, log: PlacedLog) -> LoadIntent | None:
         filled = [part for part in self.parts if part.sealed.rows]

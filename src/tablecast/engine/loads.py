@@ -7,7 +7,8 @@ visible at once, with its messages, and remembers in the same commit that this b
 also after a restart, is answered `already`.
 
 Parts are of one of two kinds: `rows` are Arrow streams, decided like any other write (engine.load_rows); `sealed` ones
-are finished, and only taken in (engine.load_sealed).
+are finished, and only taken in (engine.load_sealed). A backfill is a load of sealed messages for a source that its commit
+adds (engine.load_backfill).
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 from tablecast.core import failpoint
-from tablecast.core.rights import require_write, row_owner
+from tablecast.core.rights import require, require_write, row_owner
+from tablecast.engine.ddl import AddSource
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.generated import StatementValues
-from tablecast.engine.guards import ChangeGuard, Guard
+from tablecast.engine.guards import ChangeGuard, InsertGuard, SetGuard
 from tablecast.engine.intents import ForgetIntent, stored_intent
+from tablecast.engine.load_backfill import (
+    BACKFILL,
+    Backfill,
+    backfill_routes,
+    commit_backfill,
+    require_no_rows,
+)
 from tablecast.engine.load_batches import BatchName, LoadCommitted, OncePerBatch, RecallBatch, TakeLoadNumber
 from tablecast.engine.load_letters import WithLetters
 from tablecast.engine.load_rows import RowsBuilder, RowsPart, count_rows
@@ -33,6 +42,7 @@ from tablecast.engine.load_sealed import (
     LogPlacer,
     Part,
     Routes,
+    batches_of,
     check_keys,
     check_noted,
     check_part,
@@ -45,7 +55,8 @@ from tablecast.engine.retention import Removed
 from tablecast.engine.staging import Description, Directory, found_loads, read_part, sst_of, take_out_rows
 from tablecast.errors import CorruptData, InvalidPart, InvalidRequest, StaleLoad, UnknownLoad
 from tablecast.model.pipeline import LoadLetter
-from tablecast.model.schema import Actor, TableSchema
+from tablecast.model.schema import Actor, Role, TableSchema
+from tablecast.model.topic import Route
 
 if TYPE_CHECKING:
     from tablecast.engine.engine import Engine
@@ -111,6 +122,7 @@ class _Load:
     active_ms: int
     parts: dict[tuple[int, str], int] = field(default_factory=dict)  # (part, attempt) -> bytes
     committed: bool = False
+    backfill: Backfill | None = None
     ending: threading.Lock = field(default_factory=threading.Lock)  # held to commit or to remove it
 
     @property
@@ -136,6 +148,9 @@ class Loads:
             load.committed = load.name.recall(engine.store) is not None
             if load.committed:
                 directory.clear()
+            elif about.mode == BACKFILL:  # nobody noted what was written to its table meanwhile
+                directory.remove()
+                continue
             load.parts = directory.parts()
             self._add(load)
 
@@ -166,6 +181,36 @@ class Loads:
         routes = insert_routes(catalog, schema.table_id)
         if kind == "sealed":
             require_sealable(schema, routes, mode)
+        return self._begun(actor, schema, routes, name, kind, mode, op_column)
+
+    def begin_backfill(
+        self, actor: Actor, topic: str, table: str, route: Route, writer_id: str, batch_id: int
+    ) -> LoadInfo:
+        """Opens a load whose commit adds the source, with the messages of the rows that there are then: see
+        engine.load_backfill. Rows that the parts tell must be read after it returned."""
+        catalog = self._engine.catalog
+        require(actor, Role.DBA, "ADD SOURCE")
+        schema = catalog.table(table).schema
+        name = BatchName(schema.table_id, writer_id, batch_id)
+        name.check()
+        done = self._recall(name)
+        if done is not None:  # then the source is there, and could not be added
+            return LoadInfo("", 0, schema, (), b"", done)
+        source = AddSource(catalog.topic(topic).full_name, schema.full_name, route, backfill=True)
+        routes = backfill_routes(catalog, source)
+        return self._begun(actor, schema, routes, name, "sealed", BACKFILL, None, source)
+
+    def _begun(
+        self,
+        actor: Actor,
+        schema: TableSchema,
+        routes: Routes,
+        name: BatchName,
+        kind: str,
+        mode: str,
+        op_column: str | None,
+        source: AddSource | None = None,
+    ) -> LoadInfo:
         plan = plan_of(schema, routes)
         with self._beginning:
             done = self._recall(name)
@@ -182,11 +227,16 @@ class Loads:
                 if done is not None:
                     return LoadInfo("", 0, schema, routes, plan, done)
             made = self._open(actor, schema, name, kind, mode, op_column, plan)
-        return _info(made, schema, routes)
+            if source is not None:
+                made.backfill = Backfill(source, ChangeGuard(schema.table_id))
+                self._engine.execute(SetGuard(self._engine.guards, made.backfill.guard, True))
+        return _info(made.about, schema, routes)
 
     def _is_for(self, load: _Load, wanted: tuple[str, str, str | None, bytes, Actor]) -> bool:
         about, (*how, plan, actor) = load.about, wanted
         if [about.kind, about.mode, about.op_column] != how or about.actor != actor:
+            return False
+        if load.backfill is not None and load.backfill.guard.overrun:
             return False
         return about.kind == "rows" or about.plan == plan  # rows are decided on the table that is there at the commit
 
@@ -199,7 +249,7 @@ class Loads:
         mode: str,
         op_column: str | None,
         plan: bytes,
-    ) -> Description:
+    ) -> _Load:
         self._drop_earlier(name)
         if sum(not load.committed for load in list(self._known.values())) >= MAX_OPEN_LOADS:
             raise InvalidRequest(f"{MAX_OPEN_LOADS} loads are open; commit or abort some first", limit=MAX_OPEN_LOADS)
@@ -209,8 +259,9 @@ class Loads:
             uuid4().hex, number, name.table_id, schema.full_name, name.writer_id, name.batch_id, kind, mode, op_column,
             plan, actor, now_ms,
         )  # fmt: skip
-        self._add(_Load(about, Directory.create(self._engine.store.staging(), about), now_ms))
-        return about
+        load = _Load(about, Directory.create(self._engine.store.staging(), about), now_ms)
+        self._add(load)
+        return load
 
     def _drop_earlier(self, name: BatchName) -> None:
         """A writer that begins its next batch has heard of the ones before."""
@@ -254,15 +305,23 @@ class Loads:
                 rows = count_rows(str(path))
             else:
                 sealed = read_part(path)
-                routes = insert_routes(self._engine.catalog, load.about.table_id)
-                check_part(load.about.table_id, load.about.load_number, routes, path, sealed)
+                check_part(load.about.table_id, load.about.load_number, self._routes(load), path, sealed)
                 rows = sealed.rows
+                if load.backfill is not None:
+                    require_no_rows(sealed)
                 if rows:
                     take_out_rows(path, sealed, sst_of(path))
                     self._check_bounds(str(sst_of(path)), sealed.first_key, sealed.last_key)
         load.parts[part, attempt] = size
         load.active_ms = self._engine.now_ms()
         return StagedPart(part, attempt, rows, size)
+
+    def _routes(self, load: _Load) -> Routes:
+        """Those that its messages may be for."""
+        catalog = self._engine.catalog
+        if load.backfill is not None:
+            return backfill_routes(catalog, load.backfill.source)
+        return insert_routes(catalog, load.about.table_id)
 
     @contextmanager
     def _placing(self, load: _Load) -> Iterator[None]:
@@ -303,6 +362,7 @@ class Loads:
                     raise InvalidRequest("dead letters go with loads of kind rows")
                 else:
                     done = self._commit_sealed(load, parts)
+            self._unguard(load)
             load.committed = True
             load.active_ms = self._engine.now_ms()
             failpoint.hit("before_forgetting")
@@ -343,16 +403,18 @@ class Loads:
     def _commit_sealed(self, load: _Load, parts: Sequence[tuple[int, str]]) -> LoadCommitted:
         paths = [(number, load.directory.part(number, attempt)) for number, attempt in parts]
         sealed = [Part(number, path, read_part(path)) for number, path in paths]
+        if load.backfill is not None:
+            return commit_backfill(self._engine, load.about, load.name, load.backfill, sealed, load.directory.path)
         return _until_planned(lambda: self._decide_sealed(load, sealed))
 
     def _decide_sealed(self, load: _Load, parts: Sequence[Part]) -> LoadCommitted:
         about, engine = load.about, self._engine
         table = require_plan(engine.catalog, about.table_id, about.plan)
-        guards, guard = engine.guards, Guard(about.table_id)
-        engine.execute(ChangeGuard(guards, guard, True))
+        guards, guard = engine.guards, InsertGuard(about.table_id)
+        engine.execute(SetGuard(guards, guard, True))
         try:
             check_keys(engine.store, table, parts)
-            placer = LogPlacer(parts, engine.ids, load.directory.path)
+            placer = LogPlacer(batches_of(parts), engine.ids, load.directory.path)
             began = {place: engine.log_end(*place) for place in placer.places}
             prepared = placer.place(engine.seq + 1, engine.now_ms(), began)
             check_noted(table, parts, guard.take())  # most of it here: the writer compares only what comes from now on
@@ -361,8 +423,13 @@ class Loads:
             )
             done: LoadCommitted = engine.execute(command)
         finally:
-            engine.execute(ChangeGuard(guards, guard, False))
+            engine.execute(SetGuard(guards, guard, False))
         return done
+
+    def _unguard(self, load: _Load) -> None:
+        if load.backfill is not None:
+            self._engine.execute(SetGuard(self._engine.guards, load.backfill.guard, False))
+            load.backfill = None
 
     def _forget_parts(self, load: _Load) -> None:
         """The parts are in the store. The description stays for a while, so that a commit sent again is understood."""
@@ -382,6 +449,7 @@ class Loads:
     def _remove(self, load: _Load) -> int:
         if self._is_intended(load):
             return 0  # its files are still being taken in; it is removed another time
+        self._unguard(load)
         self._known.pop(load.about.load_id, None)
         if self._by_name.get(load.name) is load:
             del self._by_name[load.name]

@@ -9,6 +9,10 @@ from tablecast.codec.catalog import LogStart
 from tablecast.codec.log import LOG_BATCH_BYTES, LOG_BATCH_MESSAGES, MessageClass, Place, encode_log_batch
 from tablecast.core.routing import Append
 
+# Topic and partition of the outbox, the log of this database's own events (engine.local_writes). Topics of users begin
+# with 1.
+OUTBOX = 0, 0
+
 
 @dataclass(slots=True)
 class PartitionLog:
@@ -24,6 +28,7 @@ class LogState:
 
     def __init__(self) -> None:
         self.partitions: dict[tuple[int, int], PartitionLog] = {}
+        self.outbox_limit: int | None = None  # events not yet published from which on local writes must wait
 
     def at(self, topic_id: int, partition: int) -> PartitionLog:
         found = self.partitions.get((topic_id, partition))

@@ -42,8 +42,8 @@ class CommitReport:
         """How many messages each topic got, by its full name."""
         found: dict[str, int] = {}
         for (topic_id, _), count in self.commit.appended.items():
-            name = self.commit.catalog.topics[topic_id].full_name
-            found[name] = found.get(name, 0) + count
+            if (topic := self.commit.catalog.topics.get(topic_id)) is not None:  # the outbox is no topic of users
+                found[topic.full_name] = found.get(topic.full_name, 0) + count
         return found
 
 

@@ -12,12 +12,14 @@ from typing import TypeVar
 
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
-from tablecast.codec.catalog import CommitMark, LoadStamp, LogStart, Namespace, User, decode_record
+from tablecast.codec.catalog import ChangeStart, CommitMark, LoadStamp, LogStart, Namespace, User, decode_record
+from tablecast.codec.changes import decode_change_head
 from tablecast.core import failpoint
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog, Stamps
 from tablecast.engine.intents import resolve_intent
 from tablecast.engine.log import last_head
-from tablecast.engine.logs import LogState, PartitionLog
+from tablecast.engine.logs import OUTBOX, LogState, PartitionLog
+from tablecast.engine.undo import ChangeIndex, KeptTable
 from tablecast.errors import CorruptData
 from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import TableSchema
@@ -29,6 +31,7 @@ from tablecast.storage.base import Family, Reader, Store
 class Recovered:
     catalog: Catalog
     logs: LogState
+    changes: ChangeIndex
     mark: CommitMark
 
 
@@ -41,7 +44,7 @@ def recover(store: Store, now_ms: int) -> Recovered:
     if stored is None:
         raise CorruptData("the database has no commit record")
     catalog = load_catalog(store)
-    return Recovered(catalog, load_logs(store, catalog), decode_record(CommitMark, stored))
+    return Recovered(catalog, load_logs(store, catalog), load_changes(store), decode_record(CommitMark, stored))
 
 
 def _initialise(store: Store, now_ms: int) -> None:
@@ -86,11 +89,24 @@ def load_logs(reader: Reader, catalog: Catalog) -> LogState:
         start = decode_record(LogStart, value)
         place = records.decode_log_start_key(key)
         logs.partitions[place] = PartitionLog(start.offset, start.bytes_before, start)
-    for topic in catalog.topics.values():
-        for partition in range(topic.partitions):
-            last = last_head(reader, topic.topic_id, partition)
-            if last is not None:
-                head, size = last
-                log = logs.at(topic.topic_id, partition)
-                log.next_offset, log.bytes_end = head.end_offset, head.bytes_before + size
+    places = [(topic.topic_id, p) for topic in catalog.topics.values() for p in range(topic.partitions)]
+    for place in [*places, OUTBOX]:
+        last = last_head(reader, *place)
+        if last is not None:
+            head, size = last
+            log = logs.at(*place)
+            log.next_offset, log.bytes_end = head.end_offset, head.bytes_before + size
     return logs
+
+
+def load_changes(reader: Reader) -> ChangeIndex:
+    index = ChangeIndex()
+    for key, value in reader.scan(Family.META, records.CHANGE_STARTS, keys.after(records.CHANGE_STARTS)):
+        start = decode_record(ChangeStart, value)
+        index.tables[records.decode_change_start_key(key)] = KeptTable(start, start.bytes_before)
+    for table_id, kept in index.tables.items():
+        prefix = keys.table_prefix(table_id)
+        for _, value in reader.scan(Family.CHANGES, prefix, keys.after(prefix), reverse=True):
+            kept.bytes_end = decode_change_head(value).bytes_before + len(value)
+            break
+    return index

@@ -1,7 +1,7 @@
 """Commands that remove what is over: old log batches; expired rows, keys and audit entries. All bounded and re-checked.
 
-A job looks at a snapshot and proposes; the writer decides on what is there now. Expiry is not a change: a row whose
-time is over leaves no message.
+A job looks at a snapshot and proposes; the writer decides on what is there now. Expiry is not a change for topics: a row
+whose time is over leaves no message. For who follows a table's rows it is one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tablecast.engine.dedup import decode_seen
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.load_batches import forgotten_ms
 from tablecast.engine.log import head_at, offset_at_time, offset_within_bytes
+from tablecast.engine.logs import OUTBOX
+from tablecast.engine.versions import kept_until_ms, removed_sums
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Family, Reader
 
@@ -59,7 +61,8 @@ class TrimLog:
     def decide(self, view: View) -> Decision:
         place = self.topic_id, self.partition
         start = view.log_start(*place)
-        if self.topic_id not in view.catalog.topics or not start < self.upto <= view.written_end(*place):
+        is_there = self.topic_id in view.catalog.topics or place == OUTBOX
+        if not is_there or not start < self.upto <= view.written_end(*place):
             return Decision(Removed())
         first, kept = head_at(view, *place, start), head_at(view, *place, self.upto)
         bytes_before = kept.bytes_before if kept else view.written_bytes(*place)
@@ -84,6 +87,8 @@ class RemoveExpired:
 
     def decide(self, view: View) -> Decision:
         records: list[Record] = []
+        expired: dict[bytes, bytes] = {}
+        tombstones: dict[bytes, bytes] = {}
         gone: dict[tuple[str, bytes], int] = {}  # a key that was written twice has two entries
         for entry in self.entries:
             expires_ms, family, key = keys.decode_expiry_key(entry)
@@ -95,11 +100,17 @@ class RemoveExpired:
             if value is None or ends_ms is None:
                 continue
             if ends_ms <= view.ts_ms:
-                records.append((Family(family), key, None))
+                if family == Family.ROWS:
+                    expired[key] = value
+                else:
+                    records.append((Family(family), key, None))
+                if family == Family.VERSIONS:
+                    tombstones[key] = value
                 gone[family, key] = len(key) + len(value)
             else:
                 records.append((Family.EXPIRY, keys.expiry_key(ends_ms, family, key), b""))
-        return Decision(Removed(len(gone), sum(gone.values())), records=records)
+        sums = removed_sums(view.catalog, tombstones)
+        return Decision(Removed(len(gone), sum(gone.values())), records=records, expired=expired, sums=sums)
 
     def _ends_ms(self, view: View, family: Family, key: bytes, value: bytes) -> int | None:
         """When what is stored expires; None for never."""
@@ -108,6 +119,8 @@ class RemoveExpired:
             if table is None:
                 return 0
             return None if table.ttl_ms is None else table.stamp(value)[1] + table.ttl_ms
+        if family is Family.VERSIONS:
+            return kept_until_ms(value)
         if family is Family.META and key.startswith(LOAD_WRITERS):
             return forgotten_ms(decode_record(LoadWriter, value))
         if family is Family.META:

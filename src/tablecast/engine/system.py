@@ -242,6 +242,22 @@ def pipelines(engine: Engine) -> pa.Table:
     )  # fmt: skip
 
 
+def live_queries(engine: Engine) -> pa.Table:
+    """Those that are told what changes, equal ones as one."""
+    rows = [
+        (group.table, group.text, group.owner, group.subscribers, group.told, group.evaluation_seconds)
+        for stats in list(engine.live_stats)
+        for group in stats().groups
+    ]
+    return _table(
+        [
+            ("table_name", pa.string()), ("query", pa.string()), ("user_id", pa.string()), ("subscribers", pa.int64()),
+            ("commits_told", pa.int64()), ("evaluation_seconds", pa.float64()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
 _RATES = ("input_rows_per_second", "processed_rows_per_second")
 
 
@@ -280,6 +296,7 @@ SYSTEM_TABLES: dict[str, SystemTable] = {
     "jobs": SystemTable(jobs),
     "loads": SystemTable(loads),
     "pipelines": SystemTable(pipelines),
+    "live_queries": SystemTable(live_queries, Role.DBA),
     "settings": SystemTable(settings),
     "users": SystemTable(users, Role.DBA),
     "audit_log": SystemTable(audit_log, Role.DBA),

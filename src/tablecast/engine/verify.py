@@ -12,6 +12,8 @@ Every stored thing is read and decoded, and what two places say about the same f
 5. expiry       every row with a TTL, remembered key and audit entry has the entry that will remove it
 6. coverage     the last write of each row is on every topic that asked for it, with the content that the row has; and
                 a topic that takes everything in full, folded, is its table
+7. changes      what is kept of a table's changes is whole, and in step with its rows (engine.verify_changes)
+8. replication  versions, rows, buckets and the outbox agree (engine.verify_replication)
 """
 
 from __future__ import annotations
@@ -45,9 +47,12 @@ from tablecast.engine.groups import group_states
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.intents import stored_intent
 from tablecast.engine.load_batches import BatchName, forgotten_ms
+from tablecast.engine.logs import OUTBOX
 from tablecast.engine.passwords import is_hash
 from tablecast.engine.recovery import load_catalog, load_logs
 from tablecast.engine.rows import is_live
+from tablecast.engine.verify_changes import check_changes
+from tablecast.engine.verify_replication import check_replication
 from tablecast.errors import TablecastError
 from tablecast.model.change import Op
 from tablecast.model.message import Message
@@ -68,6 +73,8 @@ class VerifyReport:
     messages: int = 0
     groups: int = 0
     folded: int = 0  # topics compared with their tables as a whole
+    changes: int = 0  # kept changes, each a row in a commit
+    versions: int = 0  # of replicated rows, and tombstones
 
     @property
     def sound(self) -> bool:
@@ -119,6 +126,9 @@ class _Verifier:
         for topic in self._catalog.topics.values():
             self._check_topic(topic)
         self._check_keys()
+        self.report.changes = check_changes(self._reader, self._catalog, self._mark.seq, self._bad)
+        outbox = self._batches("the outbox", OUTBOX, self._logs.at(*OUTBOX).start)
+        self.report.versions = check_replication(self._reader, self._catalog, self._logs, outbox, self._bad)
 
     def _bad(self, what: str) -> None:
         self.report.problems.append(what)
@@ -238,7 +248,8 @@ class _Verifier:
         for partition in range(topic.partitions):
             start = self._logs.at(topic.topic_id, partition).start
             complete = complete and start.offset == 0
-            for batch in self._batches(topic, partition, start):
+            where = f"{topic.full_name}, partition {partition}"
+            for batch in self._batches(where, (topic.topic_id, partition), start):
                 messages = batch.messages(topic.topic_id, partition)
                 self._check_messages(topic, messages)
                 said.take(messages)
@@ -256,9 +267,8 @@ class _Verifier:
             for route in topic.routes:
                 self._check_coverage(topic, route, said, complete)
 
-    def _batches(self, topic: Topic, partition: int, start: LogStart) -> Iterator[LogBatch]:
-        where = f"{topic.full_name}, partition {partition}"
-        prefix = keys.log_prefix(topic.topic_id, partition)
+    def _batches(self, where: str, place: tuple[int, int], start: LogStart) -> Iterator[LogBatch]:
+        prefix = keys.log_prefix(*place)
         offset, position, seq, ts_ms, last_id = start.offset, start.bytes_before, 0, 0, -1
         for key, value in self._reader.scan(Family.LOG, prefix, keys.after(prefix)):
             batch = LogBatch(value)
@@ -276,7 +286,7 @@ class _Verifier:
             offset, position = head.end_offset, head.bytes_before + len(value)
             seq, ts_ms, last_id = head.seq, head.ts_ms, head.first_id + (head.count - 1) * ID_STEP
             yield batch
-        end = self._logs.at(topic.topic_id, partition).next_offset
+        end = self._logs.at(*place).next_offset
         if offset != end:
             self._bad(f"{where}: the log ends at {offset}, its counter says {end}")
 

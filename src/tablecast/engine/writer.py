@@ -40,6 +40,7 @@ from tablecast.engine.guards import Guards
 from tablecast.engine.intents import take_in
 from tablecast.engine.logs import LogState
 from tablecast.engine.observer import NOBODY, CommitReport, Observer, tell
+from tablecast.engine.undo import ChangeIndex
 from tablecast.errors import DatabaseClosed, Overloaded, WritesStopped
 from tablecast.storage.base import Batch, Family, Snapshot, Store
 
@@ -152,6 +153,7 @@ class Writer:
         *,
         catalog: Catalog,
         logs: LogState,
+        changes: ChangeIndex,
         ids: SnowflakeIds,
         seq: int,
         ts_ms: int,
@@ -162,6 +164,7 @@ class Writer:
         self._store = store
         self._catalog = catalog
         self._logs = logs
+        self.changes = changes
         self._bounds = KeyBounds(store)
         self.guards = Guards()
         self.taking_in = threading.Lock()  # held while a commit is in the store in part: see engine.intents
@@ -329,7 +332,7 @@ class Writer:
         self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
         return PendingCommit(
             self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms, self.guards,
-            follows_load=self._follows_load,
+            follows_load=self._follows_load, changes=self.changes,
         )  # fmt: skip
 
     def _take(self) -> list[Ticket]:

@@ -1,4 +1,4 @@
-"""Statements that run on Spark: COPY and AUDIT, as values that travel from whoever parsed them to where Spark is.
+"""Statements that run on Spark: COPY, AUDIT and backfills, as values that travel from whoever parsed them to where Spark is.
 
 A server parses such a statement and looks its names up, but never runs it: it would read and write files of the machine
 it runs on. It answers `runs_on_spark` with the job in it, and the client, the command line or a notebook runs that.
@@ -65,7 +65,18 @@ class AuditTopic(msgspec.Struct, frozen=True, tag="audit_topic"):
     topic: str
 
 
-SparkJob = CopyFrom | CopyTopic | AuditTopic
+class Backfill(msgspec.Struct, frozen=True, tag="backfill", omit_defaults=True):
+    """ALTER TOPIC topic ADD SOURCE table … WITH (backfill = 'spark'). `ops` are labels of `model.change.Op`."""
+
+    topic: str
+    table: str
+    ops: tuple[str, ...]
+    filter: str | None = None
+    partition_by: str | None = None
+    payload: str = "full"
+
+
+SparkJob = CopyFrom | CopyTopic | AuditTopic | Backfill
 
 
 def job_fields(job: SparkJob) -> dict[str, Any]:

@@ -8,7 +8,7 @@ programs: rows travel as an Arrow stream and keep every type.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -111,11 +111,16 @@ def result_packed(result: Result) -> ResultPacked:
 
 
 def _json_rows(result: Result, columns: list[ColumnOut]) -> list[Any]:
-    rows = result.stored_rows()
-    changed = {i: convert for i, c in enumerate(columns) if (convert := _JSON_FORMS.get(c.type)) is not None}
+    shape = json_shape([column.type for column in columns])
+    return list(result.stored_rows()) if shape is None else [shape(row) for row in result.stored_rows()]
+
+
+def json_shape(types: Sequence[str | None]) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """What makes JSON values of a row's stored ones; None if they are the same."""
+    changed = {i: convert for i, kind in enumerate(types) if (convert := _JSON_FORMS.get(kind)) is not None}
     if not changed:
-        return list(rows)
-    return [[changed[i](v) if i in changed and v is not None else v for i, v in enumerate(row)] for row in rows]
+        return None
+    return lambda row: [changed[i](v) if i in changed and v is not None else v for i, v in enumerate(row)]
 
 
 def _raw(text: str) -> msgspec.Raw:

@@ -16,11 +16,14 @@ from starlette.responses import Response
 from tablecast.codec.load_plan import encode_plan
 from tablecast.core.rights import require
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.load_backfill import BACKFILL
 from tablecast.engine.loads import LoadCommitted, LoadInfo, OpenLoad
 from tablecast.engine.staging import MAX_PART_NUMBER
 from tablecast.errors import InvalidRequest, TablecastError, UnknownLoad
+from tablecast.model.change import Op
 from tablecast.model.pipeline import LoadLetter
 from tablecast.model.schema import Role
+from tablecast.model.topic import PayloadMode, Route
 from tablecast.server.answers import accepted, answer
 from tablecast.server.api_rows import qualified
 from tablecast.server.arriving import StreamedBody
@@ -30,15 +33,32 @@ from tablecast.server.call import Call
 Part = Annotated[int, Meta(ge=0, le=MAX_PART_NUMBER)]
 
 
+class NewSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A source that the commit of a backfill adds, as ALTER TOPIC … ADD SOURCE tells it."""
+
+    topic: str
+    ops: Annotated[list[Literal["insert", "update", "delete"]], Meta(min_length=1, max_length=3)]
+    filter: str | None = None
+    partition_by: str | None = None
+    payload: Literal["full", "key", "diff"] = "full"
+
+    @property
+    def route(self) -> Route:
+        ops = tuple(sorted({Op[op.upper()] for op in self.ops}))
+        return Route(0, ops, self.filter, self.partition_by, PayloadMode(self.payload))
+
+
 class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`op_column` goes with mode changes: the column that says what each row is."""
+    """`op_column` goes with mode changes: the column that says what each row is. `source` goes with mode backfill, whose
+    parts are sealed and hold messages only."""
 
     table: str
     writer_id: str
     batch_id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    mode: Literal["insert", "upsert", "delete", "changes"] = "insert"
+    mode: Literal["insert", "upsert", "delete", "changes", "backfill"] = "insert"
     kind: Literal["rows", "sealed"] = "rows"
     op_column: str | None = None
+    source: NewSource | None = None
     namespace: str = DEFAULT_NAMESPACE
 
 
@@ -91,11 +111,26 @@ _begin, _commit = Decoder(BeginRequest), Decoder(CommitRequest)
 async def begin(call: Call) -> Response:
     request, _ = await call.decoded(_begin)
     table = qualified(request.table, request.namespace)
+    if (request.mode == BACKFILL) != (request.source is not None):
+        raise InvalidRequest("a source goes with mode backfill, and mode backfill with a source", mode=request.mode)
+    if request.source is not None:
+        return await _begin_backfill(call, request, request.source, table)
     with call.denials("LOAD", table):
         require(call.who, Role.SERVICE, f"loading into {table}")
         info = await call.services.loads.decide(
             call.services.db.engine.loads.begin, call.who, table, request.writer_id, request.batch_id,
             mode=request.mode, kind=request.kind, op_column=request.op_column,
+        )  # fmt: skip
+    return answer(_begun(info), accepted(call.headers))
+
+
+async def _begin_backfill(call: Call, request: BeginRequest, source: NewSource, table: str) -> Response:
+    known, name = call.services.db.engine.catalog.topic_ids, source.topic
+    topic = name if name in known else qualified(name, request.namespace)
+    with call.denials("ADD SOURCE", topic):
+        info = await call.services.loads.decide(
+            call.services.db.engine.loads.begin_backfill, call.who, topic, table, source.route, request.writer_id,
+            request.batch_id,
         )  # fmt: skip
     return answer(_begun(info), accepted(call.headers))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from starlette.routing import Route, Router
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tablecast.engine.snapshots import Snapshots
 from tablecast.errors import NotFound
 from tablecast.server import (
     api_auth,
+    api_live,
     api_loads,
     api_log,
     api_pipelines,
@@ -27,12 +28,15 @@ from tablecast.server import (
     api_topics,
     api_writes,
     docs_page,
+    live_upgrade,
 )
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
 from tablecast.server.errors import error_response
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.limits import monotonic_clock
+from tablecast.server.live import LiveService
+from tablecast.server.live_upgrade import LiveUpgrade
 from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import AccessLog
 from tablecast.server.metrics import Metrics
@@ -61,6 +65,7 @@ SERVED = (
     Served("GET", f"{API}/topics/{{topic}}/arrow", api_topics.read_topic),
     Served("GET", f"{API}/topics/{{topic}}/log", api_log.stream_log),
     Served("GET", f"{API}/topics/{{topic}}", api_log.describe_topic),
+    Served("GET", f"{API}/live", api_live.stream_live, public=True),  # it signs in itself, for longer than a request
     Served("POST", f"{API}/pipelines/{{name}}/report", api_pipelines.report),
     Served("POST", f"{API}/loads", api_loads.begin),
     Served("GET", f"{API}/loads", api_loads.list_loads),
@@ -85,12 +90,14 @@ def create_app(
     db: AsyncDatabase, settings: Settings, auth: Authenticator, metrics: Metrics, lifecycle: Lifecycle
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
+    live = LiveService(db, settings, auth, metrics, lifecycle)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine)
+        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live
     )
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
-    routes = [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]
+    routes: list[BaseRoute] = [WebSocketRoute(live_upgrade.PATH, LiveUpgrade(services))]
+    routes += [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]
     return AccessLog(Router(routes, redirect_slashes=False, default=_NotServed(metrics)), metrics)
 
 
@@ -107,9 +114,8 @@ class _NotServed:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
         self._metrics.error(NotFound.code)
-        response = error_response(NotFound("there is nothing at this path; /docs lists what there is"))
+        is_live = scope["type"] == "http" and scope["path"] == live_upgrade.PATH
+        hint = "only WebSockets are taken" if is_live else "there is nothing"
+        response = error_response(NotFound(f"{hint} at this path; /docs lists what there is"))
         await response(scope, receive, send)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tablecast.codec.catalog import User
 from tablecast.engine.engine import system_clock
@@ -40,6 +40,15 @@ HASHING_THREADS = 2  # argon2 takes memory by design, and leaves the interpreter
 MAX_SIGN_INS = 64  # under way or waiting for those threads: about a second's worth
 
 R = TypeVar("R")
+
+
+class SignedIn(NamedTuple):
+    """Somebody who stays: who it is, and what ends it. Without an epoch no change of an account does, without `until_ms`
+    no time."""
+
+    actor: Actor
+    epoch: int | None
+    until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,27 @@ class Authenticator:
         self._users.take(user.name)
         return Actor(user.name, user.role)
 
+    async def signed_in(self, authorization: str | None, address: str) -> SignedIn:
+        """As `authenticate`, for a connection that is served for longer than one request."""
+        actor = await self.authenticate(authorization, address)
+        verified = self._remembered.get(self._hash(authorization or ""))
+        if verified is None:
+            return SignedIn(actor, None, None)
+        is_token = (authorization or "").lower().startswith("bearer")
+        return SignedIn(actor, verified.epoch, verified.until_ms if is_token else None)
+
+    def is_current(self, signed_in: SignedIn) -> bool:
+        """Whether the account is as it was: neither dropped nor given another password or role."""
+        user = self._user(signed_in.actor.user_id)
+        return signed_in.epoch is None or (user is not None and user.token_epoch == signed_in.epoch)
+
+    def seconds_left(self, signed_in: SignedIn) -> float | None:
+        return None if signed_in.until_ms is None else max(0.0, (signed_in.until_ms - self._clock()) / 1000)
+
+    def count(self, actor: Actor) -> None:
+        """One more request of somebody who is signed in. Raises RateLimited."""
+        self._users.take(actor.user_id)
+
     async def _verify(self, authorization: str, key: bytes, address: str) -> User:
         scheme, _, credentials = authorization.partition(" ")
         if scheme.lower() == "basic":
@@ -115,7 +145,7 @@ class Authenticator:
 
     async def login(self, user: str, password: str, address: str) -> Tokens:
         self._addresses.take(address)
-        key = self._hash(_encode_basic(user, password))
+        key = self._hash(encode_basic(user, password))
         return self._tokens(await self._check_password(user, password, key, address), secrets.token_hex(16))
 
     async def refresh(self, token: str, address: str) -> Tokens:
@@ -221,5 +251,5 @@ def _basic(credentials: str) -> tuple[str, str]:
     return user, password
 
 
-def _encode_basic(user: str, password: str) -> str:
+def encode_basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogatepass")).decode()

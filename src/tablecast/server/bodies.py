@@ -25,6 +25,7 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
 SEALED = "application/vnd.tablecast.sealed"  # a part of a load: see codec.sealed
+EVENTS = "text/event-stream"  # a live query: see server.api_live
 
 LARGE_BYTES = 65_536  # decoding that much takes about a millisecond: from here on in a thread
 DISCARD_SECONDS = 1.0  # a refused body is read on for that long, so that its sender comes to read the refusal

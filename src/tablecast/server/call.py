@@ -29,6 +29,7 @@ from tablecast.server.auth import Authenticator
 from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
 from tablecast.server.errors import error_response, internal_error
 from tablecast.server.lifecycle import Lifecycle
+from tablecast.server.live import LiveService
 from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import current_request, identify
 from tablecast.server.metrics import Metrics
@@ -55,6 +56,7 @@ class Services:
     sessions: Sessions
     snapshots: Snapshots
     loads: LoadWork
+    live: LiveService
 
 
 class Call:

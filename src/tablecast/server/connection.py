@@ -42,6 +42,7 @@ class Connection(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
+        self._is_handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -55,6 +56,8 @@ class Connection(HttpToolsProtocol):
             return
         turns = self._turns
         super().data_received(data)
+        if self._is_handed_over:
+            return
         is_between = self._is_between_requests()
         if self.transport.is_closing() or not (self._is_in_head or is_between):
             return
@@ -79,6 +82,14 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._turn(is_in_head=True)
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection is another's: server/live_socket.py."""
+        self._is_handed_over = True
+        if self._is_between_requests():
+            super().handle_websocket_upgrade()
+        else:
+            self.transport.abort()  # the answers to requests before it would go between the frames
 
     def _turn(self, *, is_in_head: bool) -> None:
         self._is_in_head = is_in_head

@@ -39,6 +39,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOG_FORMATS = ("json", "text")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 REQUEST_ID_HEADER = b"x-request-id"
+SWITCHING = 101  # the status of an upgrade to a WebSocket
 CLIENT_GONE = 499  # the status of a request whose client went away before it was answered
 UNROUTED = "unrouted"  # the route of a path that is not ours: paths are the clients' choice, routes are ours
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds by machines: logged at debug
@@ -199,7 +200,7 @@ class AccessLog:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         request = RequestContext(accepted_request_id(_header(scope, REQUEST_ID_HEADER)))
@@ -218,11 +219,12 @@ class AccessLog:
 
     def _tell(self, scope: Scope, answer: _Answer, seconds: float) -> None:
         status = answer.status or CLIENT_GONE
-        self._metrics.request(scope["method"], route_of(scope), status, seconds)
+        method = scope.get("method", "GET")  # of an upgrade to a WebSocket
+        self._metrics.request(method, route_of(scope), status, seconds)
         level = logging.ERROR if status >= 500 else logging.DEBUG if scope["path"] in PROBES else logging.INFO
         if _access.isEnabledFor(level):
             fields = {
-                "method": scope["method"],
+                "method": method,
                 "path": path_of(scope),
                 "status": status,
                 "ms": round(seconds * 1000, 3),
@@ -243,11 +245,12 @@ class _Answer:
         self.bytes = 0
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        kind = message["type"].removeprefix("websocket.")
+        if kind in ("http.response.start", "accept"):
             headers = [(name, value) for name, value in message.get("headers", ()) if name != REQUEST_ID_HEADER]
             message = {**message, "headers": [*headers, (REQUEST_ID_HEADER, self._request_id)]}
-            self.status = message["status"]
-        elif message["type"] == "http.response.body":
+            self.status = message.get("status", SWITCHING)
+        elif kind == "http.response.body":
             self.bytes += len(message.get("body", b""))
         await self._send(message)
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from tablecast import __version__
 from tablecast.engine.engine import Engine
+from tablecast.engine.live import HubStats
 from tablecast.engine.observer import CommitReport
 from tablecast.engine.system import pipelines, topic_groups, topics
 from tablecast.engine.writer import QUEUE_COMMANDS
@@ -211,6 +212,9 @@ class Metrics(Collector):
         )
         self._errors = self._counter("tablecast_errors_total", "Errors answered.", "code")
         self._messages_out = self._counter("tablecast_messages_out_total", "Messages given to readers.", "topic")
+        self._lagging = self._counter(
+            "tablecast_live_lagging_total", "Live queries whose reader was too slow, and was told to resume."
+        )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """`route` is one of the application's own: a path would be the client's choice."""
@@ -229,6 +233,13 @@ class Metrics(Collector):
     def parked(self, count: Callable[[], int]) -> None:
         """Says whom to ask how many consumes wait for messages. Asked at each scrape, from any thread."""
         self._state.parked = count
+
+    def live(self, stats: Callable[[], HubStats], connections: Callable[[], int]) -> None:
+        """Says whom to ask about live queries. Asked at each scrape, from any thread."""
+        self._state.live = stats, connections
+
+    def live_lagging(self) -> None:
+        self._lagging.add(1)
 
     def _full_name(self, topic: str) -> str:
         try:
@@ -252,6 +263,7 @@ class State(Collector):
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.parked: Callable[[], int] | None = None
+        self.live: tuple[Callable[[], HubStats], Callable[[], int]] | None = None
         self._engine = engine
         self._clock = clock
         self._turn = threading.Lock()  # scrapes at the same time read the lag once
@@ -268,6 +280,9 @@ class State(Collector):
         yield _gauge("tablecast_store_bytes", "About how much space the store takes.", engine.store.size_bytes())
         if self.parked is not None:
             yield _gauge("tablecast_long_polls_parked", "Consumes that wait for messages.", self.parked())
+        if self.live is not None:
+            stats, connections = self.live
+            yield from _live(stats(), connections())
         yield from self._read()
 
     def _read(self) -> list[Metric]:
@@ -328,8 +343,25 @@ def _pipelines(engine: Engine) -> list[Metric]:
     ]
 
 
+def _live(stats: HubStats, connections: int) -> Iterator[Metric]:
+    counts = stats.counts
+    yield _gauge("tablecast_live_connections", "Sockets and streams of live queries.", connections)
+    yield _gauge("tablecast_live_subscriptions", "Live queries that are told what changes.", stats.subscriptions)
+    yield _gauge("tablecast_live_groups", "Different ones among them.", len(stats.groups))
+    yield _gauge("tablecast_live_behind_commits", "Commits that they were not told yet.", stats.behind)
+    yield _count("tablecast_live_deliveries_total", "Changes of a commit given to a live query.", counts.deliveries)
+    yield _count("tablecast_live_encodings_total", "How often such changes were encoded.", counts.encodings)
+    yield _count("tablecast_live_evaluations_total", "Rows judged for a live query.", counts.evaluations)
+    yield _count("tablecast_live_evaluation_seconds_total", "Time spent on that.", counts.evaluation_seconds)
+    yield _count("tablecast_live_catch_ups_total", "How often live queries fell behind the writer.", counts.caught_up)
+
+
 def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(name, meaning, value=value)
+
+
+def _count(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(name, meaning, value=value)
 
 
 def _labelled(name: str, meaning: str, labels: Sequence[str], values: Mapping[Place, float]) -> Metric:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tablecast.engine.pipelines import PipelineReport
 from tablecast.server import api_auth, api_pipelines, api_rows, api_sql, api_status, api_topics, api_writes, messages
-from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, NDJSON, Rows
+from tablecast.server.bodies import ARROW, EVENTS, JSON, LOG, MSGPACK, NDJSON, Rows
 from tablecast.server.bulk_operations import BULK_OPERATIONS
 from tablecast.server.operation import BINARY, HTML, NAMESPACE, ONCE, SIGNED_IN, TEXT, WITH_BODY, Operation, Parameter
 from tablecast.server.tokens import Tokens
@@ -155,6 +155,17 @@ OPERATIONS = (
             ),
             Parameter("partition", "query", "one partition only", {"type": "integer", "minimum": 0}),
             NAMESPACE,
+        ),
+    ),
+    Operation(
+        "GET", "/v1/api/live", "live", "A live query as a stream of events: its rows, then what every commit changes.",
+        answers={EVENTS: BINARY},
+        errors=(400, *SIGNED_IN, 404, 409),
+        parameters=(
+            Parameter("sql", "query", "SELECT columns FROM table [WHERE …] [LIMIT n]: the last n rows to begin with"),
+            Parameter("params", "query", "a JSON array with a value for each ?", example="[42]"),
+            NAMESPACE,
+            Parameter("Last-Event-ID", "header", "the id of the last event that was read: go on from there"),
         ),
     ),
     Operation(

@@ -28,6 +28,7 @@ from tablecast.server.auth import Authenticator
 from tablecast.server.connection import KEEP_ALIVE_SECONDS, connection_class
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, tls_context, url
+from tablecast.server.live_socket import socket_class
 from tablecast.server.logs import configure_logging
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
@@ -119,7 +120,7 @@ def uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None)
     return uvicorn.Config(
         app,
         http=connection_class(settings.max_connections, settings.body_timeout_seconds),
-        ws="none",
+        ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds),
         log_config=None,  # configured already
         access_log=False,
         server_header=False,
@@ -144,6 +145,8 @@ async def opened_database(settings: Settings) -> AsyncIterator[AsyncDatabase]:
         jobs_interval_seconds=settings.jobs_interval_seconds,
         query_memory_mb=settings.query_memory_mb,
         query_timeout_seconds=settings.statement_timeout_seconds,
+        changes_kept_seconds=settings.changes_kept_seconds,
+        changes_max_bytes=settings.changes_max_bytes,
     )
     try:
         yield db

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StructType, Type, type_info
 
+from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
 from tablecast.engine.durability import Durability
 from tablecast.errors import InvalidRequest
 
@@ -70,6 +72,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_parked_polls: Annotated[int, _about("consumes that wait at a time", ge=0, le=1_000_000)] = 10_000
     max_connections: Annotated[int, _about("connections open at a time", ge=1, le=1_000_000)] = 12_000
 
+    changes_kept_seconds: Annotated[
+        int, _about("how long a reader of live queries may be away and still resume", ge=0, le=30 * DAY_SECONDS)
+    ] = CHANGES_KEPT_SECONDS
+    changes_max_bytes: Annotated[
+        int, _about("what is kept of a table's changes for that; the oldest go first", ge=0, le=2**40)
+    ] = CHANGES_MAX_BYTES
+    live_max_subscriptions: Annotated[int, _about("live queries that one connection may have", ge=1, le=1_000_000)] = (
+        1_000
+    )
+    live_buffer_bytes: Annotated[
+        int, _about("what a reader of live queries may leave untaken before it is told to resume", ge=1_000, le=10**9)
+    ] = 2**20
+    live_auth_seconds: Annotated[
+        float, _about("how long a live connection may take to say who it is", ge=0.05, le=60)
+    ] = 3.0
+    live_ping_seconds: Annotated[
+        float, _about("how often a live connection is asked whether it is still there", ge=0.05, le=3_600)
+    ] = 30.0
+    allowed_origins: Annotated[
+        str, _about("origins, by comma, whose pages may open live connections, beside our own; * is any")
+    ] = ""
+
     requests_per_second_per_user: Annotated[
         float, _about("requests that a user may make, bursts of a second's worth included", ge=0.1, le=1e9)
     ] = 10_000.0
@@ -105,10 +129,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         for proxy in self.proxies:
             _check_network(proxy)
+        for origin in self.origins:
+            _check_origin(origin)
 
     @property
     def proxies(self) -> list[str]:
         return [proxy.strip() for proxy in self.trusted_proxies.split(",") if proxy.strip()]
+
+    @property
+    def origins(self) -> list[str]:
+        return [origin.strip().lower() for origin in self.allowed_origins.split(",") if origin.strip()]
 
 
 class Configuration(msgspec.Struct, frozen=True):
@@ -207,6 +237,14 @@ def _check_network(text: str) -> None:
             f"trusted_proxies names {text!r}; it takes addresses and networks, as 10.0.0.7 or 10.0.0.0/8",
             setting="trusted_proxies",
         ) from None
+
+
+def _check_origin(text: str) -> None:
+    if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", text):
+        raise InvalidRequest(
+            f"allowed_origins names {text!r}; it takes origins as https://app.example.com, or *",
+            setting="allowed_origins",
+        )
 
 
 # --- what a setting is ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Running COPY and AUDIT: from a job, as a server described it, to its result.
+"""Running COPY, AUDIT and backfills: from a job, as a server described it, to its result.
 
     tablecast.spark.copying.run(job, Server("http://127.0.0.1:8080", user=…, password=…))
 
@@ -22,7 +22,7 @@ from tablecast.client.bulk import Server
 from tablecast.client.failures import Failure, rebuilt
 from tablecast.codec.result import Result
 from tablecast.errors import SparkFailed, TablecastError
-from tablecast.model.spark_job import AuditTopic, CopyFrom, CopyTopic, SparkJob
+from tablecast.model.spark_job import AuditTopic, Backfill, CopyFrom, CopyTopic, SparkJob
 from tablecast.spark.pipelines.reason import reason
 from tablecast.spark.progress import Quiet, Watcher
 from tablecast.spark.session import MEASURED, session
@@ -64,6 +64,10 @@ def _runner(job: SparkJob) -> Callable[[SparkSession, Server, Any, Watcher], Res
         from tablecast.spark.copy_to import copy_to
 
         return copy_to
+    if isinstance(job, Backfill):
+        from tablecast.spark.backfill import backfill
+
+        return backfill
     assert isinstance(job, AuditTopic)
     from tablecast.spark.audit import audit
 

@@ -23,15 +23,15 @@ LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 class Watcher(Protocol):
-    """Who is told. `rows` and `rejects` count from the beginning of the job."""
+    """Who is told. `rows` and `rejects` count from the beginning of the job; `unit` is what is counted, if not rows."""
 
-    def began(self, title: str, total: int) -> None: ...
+    def began(self, title: str, total: int, unit: str = "rows") -> None: ...
     def reached(self, rows: int, rejects: int) -> None: ...
     def ended(self) -> None: ...
 
 
 class Quiet:
-    def began(self, title: str, total: int) -> None:
+    def began(self, title: str, total: int, unit: str = "rows") -> None:
         pass
 
     def reached(self, rows: int, rejects: int) -> None:
@@ -43,7 +43,8 @@ class Quiet:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} rows/s", style="progress.data.speed")
+        told = "" if task.speed is None else f"{task.speed:,.0f} {task.fields['unit']}/s"
+        return Text(told, style="progress.data.speed")
 
 
 class Bar:
@@ -53,7 +54,7 @@ class Bar:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}"),
             _Rate(),
             TextColumn("{task.fields[rejects]}"),
             TimeRemainingColumn(),
@@ -62,9 +63,9 @@ class Bar:
         )
         self._task: Any = None
 
-    def began(self, title: str, total: int) -> None:
+    def began(self, title: str, total: int, unit: str = "rows") -> None:
         self._progress.start()
-        self._task = self._progress.add_task(title, total=total, rejects="")
+        self._task = self._progress.add_task(title, total=total, rejects="", unit=unit)
 
     def reached(self, rows: int, rejects: int) -> None:
         self._progress.update(self._task, completed=rows, rejects=f"{rejects:,} rejects" if rejects else "")
@@ -78,11 +79,11 @@ class Lines:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._title, self._total = "", 0
+        self._title, self._total, self._unit = "", 0, ""
         self._began = self._told = 0.0
 
-    def began(self, title: str, total: int) -> None:
-        self._title, self._total = title, total
+    def began(self, title: str, total: int, unit: str = "rows") -> None:
+        self._title, self._total, self._unit = title, total, unit
         self._began = self._told = time.monotonic()
 
     def reached(self, rows: int, rejects: int) -> None:
@@ -90,7 +91,7 @@ class Lines:
         if now - self._told >= LINE_SECONDS or (rows >= self._total > 0):
             self._told = now
             rate = rows / max(now - self._began, 1e-3)
-            told = f"{self._title}: {rows:,} of {self._total:,} rows, {rate:,.0f} rows/s"
+            told = f"{self._title}: {rows:,} of {self._total:,} {self._unit}, {rate:,.1f} {self._unit}/s"
             print(told + (f", {rejects:,} rejects" if rejects else ""), file=self._stream, flush=True)
 
     def ended(self) -> None:

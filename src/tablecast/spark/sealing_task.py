@@ -22,7 +22,7 @@ from tablecast.core.seal import Sealer
 from tablecast.core.seal_judge import Reject
 from tablecast.core.seal_values import LoadValues
 from tablecast.spark.task import Staged, Task, local_directory
-from tablecast.storage.parts import seal_parts
+from tablecast.storage.parts import PartSealer, seal_parts
 
 _TOLD_REJECTS = 3  # reasons in an error; it says how many more there are
 
@@ -39,6 +39,13 @@ def send_sealed(
     """Seals all batches, whose columns have the table's names, and stages them. `rejected` hears of rows that do not fit
     and the rest goes on; without it one such row fails the task, and with it the write."""
     sealer = Sealer(load.table, load.routes, load.load_number, load_values(load), rejected or _refuse)
+    return send_parts(client, load, sealer, batches, task)
+
+
+def send_parts(
+    client: BulkClient, load: LoadBegun, sealer: PartSealer, batches: Iterable[pa.RecordBatch], task: Task
+) -> Staged:
+    """Stages what a sealer makes of all batches."""
     parts: list[tuple[int, str]] = []
     rows = 0
     with TemporaryDirectory(prefix="tablecast-seal-", dir=local_directory()) as directory:

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from tablecast.client.consumer_async import AsyncConsumer
+from tablecast.client.live import AsyncLiveChanges, LiveSource
+from tablecast.client.live_table import AsyncLiveTable
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
@@ -37,6 +39,7 @@ from tablecast.model.topic import Topic
 from tablecast.sql.completions import Completions
 from tablecast.sql.database import Database
 from tablecast.sql.database import open as open_sync
+from tablecast.sql.live import LiveQueries
 from tablecast.sql.plan_topic import (
     DEFAULT_LIMIT,
     Claimed,
@@ -73,6 +76,7 @@ class Loop:
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
         self.completions = Completions(engine, loop)
         self.waiting = Waiting(engine, loop)
+        self.live = LiveQueries(engine)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         self.engine.check_open()
@@ -304,6 +308,17 @@ class AsyncSession:
         finally:
             waiting.leave(topic.topic_id, line, waiter)
 
+    def live(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> AsyncLiveChanges:
+        """The rows of a SELECT, and from then on every change of them, as it is committed: `async for` over it."""
+        return AsyncLiveChanges(self._live_source(sql, params, namespace))
+
+    def live_table(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> AsyncLiveTable:
+        """The rows of a SELECT, kept as they are now."""
+        return AsyncLiveTable(self._live_source(sql, params, namespace))
+
+    def _live_source(self, sql: str, params: Sequence[Any], namespace: str | None) -> LiveSource:
+        return self._loop.live.open(self._session._live_plan(sql, params, namespace))
+
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         return await self._call(self._session.read_arrow, topic, start=start, partition=partition)
 
@@ -409,6 +424,7 @@ class AsyncDatabase(AsyncSession):
 
     async def close(self) -> None:
         """Finishes queued writes and closes. Idempotent."""
+        await self._loop.live.close()
         if not self._engine.closed:
             await self._call(self.database.close)
         self._loop.pool.shutdown()

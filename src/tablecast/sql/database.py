@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import secrets
 import weakref
@@ -15,10 +16,12 @@ from tablecast.client.consumer import Consumer
 from tablecast.codec.catalog import User
 from tablecast.engine.audit import Audited, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
 from tablecast.engine.durability import Durability
 from tablecast.engine.engine import Engine, system_clock
 from tablecast.engine.jobs import INTERVAL_SECONDS
 from tablecast.engine.passwords import hash_password, needs_rehash, verify_password
+from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.users import CreateUser, RehashPassword
 from tablecast.engine.verify import Progress, VerifyReport, verify_engine
@@ -59,12 +62,16 @@ class Database(Session):
         jobs_interval_seconds: float = INTERVAL_SECONDS,
         query_memory_mb: int = 512,
         query_timeout_seconds: float = 30.0,
+        changes_kept_seconds: int = CHANGES_KEPT_SECONDS,
+        changes_max_bytes: int = CHANGES_MAX_BYTES,
     ) -> None:
         engine = Engine(
             store,
             durability=Durability.parse(durability),
             clock=clock,
             jobs_interval_seconds=jobs_interval_seconds,
+            changes_kept_seconds=changes_kept_seconds,
+            changes_max_bytes=changes_max_bytes,
         )
         super().__init__(engine, QueryEngine(memory_limit_mb=query_memory_mb, timeout_s=query_timeout_seconds))
         _open.add(self)
@@ -80,7 +87,7 @@ class Database(Session):
                 roles = ", ".join(known.name.lower() for known in Role)
                 raise InvalidRequest(f"unknown role {role!r}: the roles are {roles}", role=role)
             role = Role[role.upper()]
-        return Session(self._engine, self._queries, Actor(user, role), namespace)
+        return Session(self._engine, self._queries, Actor(user, role), namespace, self._live)
 
     # --- accounts ---
 
@@ -127,6 +134,38 @@ class Database(Session):
         """Adds an entry to system.audit_log without waiting for it. An `actor` who did not sign in is a bare name."""
         append(self._engine, audit_entry(actor, action, target, outcome, detail, request_id))
 
+    # --- replication ---
+
+    @property
+    def replication(self) -> Replication:
+        """Status of the replicated tables, the outbox, and what was set aside."""
+        return self._engine.replication
+
+    def replicate(
+        self,
+        url: str,
+        *,
+        node_id: str | None = None,
+        prefix: str = "tablecast",
+        overflow: str = "coalesce",
+        outbox_events: int = 10_000,
+        compare_seconds: float = 60.0,
+        ca_file: str = "",
+    ) -> Carrier:
+        """Mirrors the tables made WITH (REPLICATE = TRUE) through the MQTT broker at `url`, until it is stopped or the
+        database is closed. `node_id` is given once and kept."""
+        self._engine.check_open()
+        try:
+            edge = importlib.import_module("tablecast.edge.service")
+        except ModuleNotFoundError as error:
+            message = f"replication needs a package that is not installed ({error.name}): pip install 'tablecast[mqtt]'"
+            raise InvalidRequest(message, package=error.name) from error
+        settings = edge.EdgeSettings(
+            prefix=prefix, overflow=overflow, outbox_events=outbox_events, compare_seconds=compare_seconds
+        )
+        started: Carrier = edge.replicate(self._engine, url, node_id=node_id, settings=settings, ca_file=ca_file)
+        return started
+
     # --- work on the whole ---
 
     def consumer(
@@ -169,6 +208,9 @@ class Database(Session):
 
     def close(self) -> None:
         """Finishes queued writes and closes. Idempotent."""
+        if self._engine.replication.carrier is not None:
+            self._engine.replication.carrier.stop()
+        self._live.close()
         self._engine.close()
         self._queries.close()
 
@@ -190,10 +232,13 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
     jobs_interval_seconds: float = INTERVAL_SECONDS,
     query_memory_mb: int = 512,
     query_timeout_seconds: float = 30.0,
+    changes_kept_seconds: int = CHANGES_KEPT_SECONDS,
+    changes_max_bytes: int = CHANGES_MAX_BYTES,
 ) -> Database:
     """Opens the database at `path`, a directory, and makes it if there is none. ":memory:" keeps nothing.
 
-    `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none".
+    `durability` says what a crash of the machine may lose: "fsync" (nothing), "interval(ms)", "none". `changes_…` bound
+    what is kept of each table that live queries read: how long somebody may be away and still resume.
     """
     Durability.parse(durability)  # before anything is created
     store: Store = MemoryStore(read_sorted) if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
@@ -205,6 +250,8 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
             jobs_interval_seconds=jobs_interval_seconds,
             query_memory_mb=query_memory_mb,
             query_timeout_seconds=query_timeout_seconds,
+            changes_kept_seconds=changes_kept_seconds,
+            changes_max_bytes=changes_max_bytes,
         )
     except BaseException:
         store.close()

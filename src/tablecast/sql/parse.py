@@ -138,7 +138,9 @@ def _parse_all(source: Source, tokens: list[Token]) -> tuple[Statement, ...]:
         raise TooLarge(f"the text has {len(parts)} statements: at most {MAX_STATEMENTS} are allowed")
     statements = tuple(_parse_part(source, part, number, len(parts)) for number, part in enumerate(parts, 1))
     if len(statements) > 1 and any(isinstance(statement, RunOnSpark) for statement in statements):
-        raise UnsupportedSql("COPY and AUDIT run on Spark, apart from other statements: send each in a text of its own")
+        raise UnsupportedSql(
+            "COPY, AUDIT and backfill = 'spark' run on Spark, apart from other statements: send each in a text of its own"
+        )
     return statements
 
 
@@ -211,7 +213,7 @@ def _parse_execute_as(cursor: Cursor) -> ExecuteAs:
     return ExecuteAs(user, statements, parameters=sum(statement.parameters for statement in statements))
 
 
-_REFUSED_INSIDE: dict[type[Statement], str] = {ExecuteAs: "EXECUTE AS", RunOnSpark: "COPY or AUDIT"}
+_REFUSED_INSIDE: dict[type[Statement], str] = {ExecuteAs: "EXECUTE AS", RunOnSpark: "what runs on Spark"}
 
 
 # --- what there is ------------------------------------------------------------------------------------------

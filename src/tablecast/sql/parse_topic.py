@@ -16,7 +16,7 @@
     start = EARLIEST | LATEST | OFFSET n | TIMESTAMP 'ISO 8601'                 without a zone, UTC is meant
     option = retention_seconds = n | NULL      retention_max_bytes = n | NULL      dedup_window_seconds = n
            | max_deliveries = n                dead_letter = 'topic' | NULL
-    source = payload = 'key' | 'full' | 'diff'      backfill = TRUE | FALSE
+    source = payload = 'key' | 'full' | 'diff'      backfill = TRUE | FALSE | 'spark'
 
 The text of WHERE and PARTITION BY is kept as it was written, after it was parsed: a filter that cannot be
 read is an error now, not a filter that matches nothing later.
@@ -30,6 +30,7 @@ from tablecast.engine.engine import MAX_CONSUME
 from tablecast.errors import InvalidTopic
 from tablecast.model.change import Op
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
+from tablecast.model.spark_job import Backfill
 from tablecast.model.topic import PayloadMode
 from tablecast.sql.options import ReadOption, parse_options
 from tablecast.sql.statements import (
@@ -43,6 +44,7 @@ from tablecast.sql.statements import (
     Nack,
     Redrive,
     ResetGroup,
+    RunOnSpark,
     SetTopic,
     TableName,
     TopicOptions,
@@ -54,6 +56,7 @@ MAX_PARTITIONS = 1024
 MAX_SECONDS = 100 * 366 * 86_400  # a century
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ON_SPARK = "spark"
 _ALL_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE)
 
 
@@ -93,6 +96,14 @@ def _payload(cursor: Cursor, option: str) -> PayloadMode:
     return PayloadMode(text.lower())
 
 
+def _backfill(cursor: Cursor, option: str) -> bool | str:
+    if cursor.at("TRUE") or cursor.at("FALSE"):
+        return cursor.boolean(option)
+    if cursor.next is None or cursor.next.text.lower() != _ON_SPARK:
+        raise cursor.fail(f"TRUE or FALSE, or '{_ON_SPARK}', for {option}")
+    return cursor.string(option).lower()
+
+
 _TOPIC_OPTIONS: dict[str, ReadOption] = {
     "retention_seconds": _whole(MAX_SECONDS, nullable=True),
     "retention_max_bytes": _whole(nullable=True),
@@ -100,7 +111,7 @@ _TOPIC_OPTIONS: dict[str, ReadOption] = {
     "max_deliveries": _whole(),
     "dead_letter": _dead_letter,
 }
-_SOURCE_OPTIONS: dict[str, ReadOption] = {"payload": _payload, "backfill": Cursor.boolean}
+_SOURCE_OPTIONS: dict[str, ReadOption] = {"payload": _payload, "backfill": _backfill}
 
 
 def _topic_options(cursor: Cursor, topic: TableName) -> TopicOptions:
@@ -146,7 +157,7 @@ def parse_clear_topic(cursor: Cursor) -> ClearTopic:
 # --- ALTER ---
 
 
-def parse_alter_topic(cursor: Cursor) -> AddSource | DropSource | SetTopic:
+def parse_alter_topic(cursor: Cursor) -> AddSource | DropSource | SetTopic | RunOnSpark:
     topic = cursor.topic()
     if cursor.take("ADD", "SOURCE"):
         return _add_source(cursor, topic)
@@ -159,7 +170,7 @@ def parse_alter_topic(cursor: Cursor) -> AddSource | DropSource | SetTopic:
     raise cursor.fail("ADD SOURCE, DROP SOURCE or SET (…)")
 
 
-def _add_source(cursor: Cursor, topic: TableName) -> AddSource:
+def _add_source(cursor: Cursor, topic: TableName) -> AddSource | RunOnSpark:
     table = cursor.table()
     cursor.expect("ON")
     ops = _ops(cursor)
@@ -167,6 +178,9 @@ def _add_source(cursor: Cursor, topic: TableName) -> AddSource:
     by = _stored(cursor, "PARTITION BY", ("WITH",)) if cursor.take("PARTITION", "BY") else None
     options = parse_options(cursor, _SOURCE_OPTIONS, InvalidTopic) if cursor.take("WITH") else {}
     cursor.end("WHERE, PARTITION BY, WITH (…), in this order, or the end of the statement")
+    if options.get("backfill") == _ON_SPARK:
+        said = options.get("payload", PayloadMode.FULL)
+        return RunOnSpark(Backfill(str(topic), str(table), tuple(op.label for op in ops), where, by, said))
     return AddSource(topic, table, ops, where, by, **options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from tablecast.client.live_sync import LiveChanges, LiveTable
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
+from tablecast.core.live_query import LiveQuery
 from tablecast.core.rights import require
 from tablecast.engine.audit import Audit, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
@@ -31,10 +33,12 @@ from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
 from tablecast.sql.bulk import plan_rows
 from tablecast.sql.context import Context, Submitted, Write, full_name
+from tablecast.sql.live import ThreadedLiveQueries
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
 from tablecast.sql.plan_insert import InsertPlan, write_result
+from tablecast.sql.plan_live import plan_live
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, read_arrow, settle, stream_arrow
 from tablecast.sql.query import QueryEngine
 
@@ -59,10 +63,16 @@ class Session:
     """The surface that users meet. Not for several threads at once inside one transaction."""
 
     def __init__(
-        self, engine: Engine, queries: QueryEngine, actor: Actor = SYSTEM_ACTOR, namespace: str = DEFAULT_NAMESPACE
+        self,
+        engine: Engine,
+        queries: QueryEngine,
+        actor: Actor = SYSTEM_ACTOR,
+        namespace: str = DEFAULT_NAMESPACE,
+        live: ThreadedLiveQueries | None = None,
     ) -> None:
         self._engine = engine
         self._queries = queries
+        self._live = live or ThreadedLiveQueries(engine)
         self.actor = actor
         self.namespace = namespace
         self._transaction: Transaction | None = None
@@ -298,7 +308,7 @@ class Session:
 
     def twin(self) -> Session:
         """Another session of the same actor: with a transaction of its own."""
-        return Session(self._engine, self._queries, self.actor, self.namespace)
+        return Session(self._engine, self._queries, self.actor, self.namespace, self._live)
 
     def _execute_once(self, sql: str, params: Sequence[Any], key: str) -> list[Result]:
         if self._transaction is not None:
@@ -376,6 +386,25 @@ class Session:
                 if attempt == STALE_ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
+
+    # --- live queries ---
+
+    def live(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> LiveChanges:
+        """The rows of a SELECT, and from then on every change of them, as it is committed: iterate over it."""
+        return self._live.changes(self._live_plan(sql, params, namespace))
+
+    def live_table(self, sql: str, params: Sequence[Any] = (), *, namespace: str | None = None) -> LiveTable:
+        """The rows of a SELECT, kept as they are now."""
+        return self._live.table(self._live_plan(sql, params, namespace))
+
+    def _live_plan(self, sql: str, params: Sequence[Any], namespace: str | None) -> Callable[[], LiveQuery]:
+        def planned() -> LiveQuery:
+            try:
+                return plan_live(self._engine.catalog, self.actor, sql, params, namespace or self.namespace)
+            except PermissionDenied as error:
+                raise self._noted(error, "SUBSCRIBE", "") from None
+
+        return planned
 
     # --- topics ---
 

@@ -255,7 +255,7 @@ class DescribePipeline(Statement):
 
 @dataclass(frozen=True, slots=True)
 class RunOnSpark(Statement):
-    """COPY or AUDIT; the names in it are as they were written."""
+    """COPY, AUDIT or a backfill on Spark; the names in it are as they were written."""
 
     job: SparkJob
 

@@ -35,6 +35,9 @@ class Family(enum.StrEnum):
     GROUPS = "groups"  # topic, group, partition -> group state
     KEYS = "keys"  # idempotency keys and dedup entries
     EXPIRY = "expiry"  # expiry time, family, key -> nothing: what a job removes, in order
+    CHANGES = "changes"  # table id, commit, piece -> what the rows that the commit changed were before it
+    VERSIONS = "versions"  # table id, bucket, primary key -> which write the row is of, of replicated tables
+    BUCKETS = "buckets"  # table id, bucket -> the sum of its versions
 
 
 class StorageFailure(DatabaseError):

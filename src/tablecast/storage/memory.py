@@ -201,8 +201,8 @@ class MemoryStore:
     @classmethod
     def _holding(cls, families: dict[Family, dict[bytes, bytes]]) -> Self:
         store = cls()
-        store._tables = {family: _Table(dict(entries)) for family, entries in families.items()}
-        store._durable = {family: _Table(dict(entries)) for family, entries in families.items()}
+        for tables in (store._tables, store._durable):  # a family that is not there was not known yet: empty
+            tables.update({family: _Table(dict(entries)) for family, entries in families.items()})
         return store
 
     def crash(self) -> Self:

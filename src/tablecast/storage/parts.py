@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
 from tablecast.codec.sealed import SealedBatch, SealedWriter, read_batch
 from tablecast.core.columns import as_list
-from tablecast.core.seal import Sealer, evened
-from tablecast.core.seal_log import without
+from tablecast.core.seal import evened
+from tablecast.core.seal_log import Emit, without
 from tablecast.core.seal_part import Sealed
 from tablecast.storage.sst import write_sst
 
@@ -25,7 +26,18 @@ class PartFile:
     bytes: int
 
 
-def seal_parts(sealer: Sealer, batches: Iterable[pa.RecordBatch], directory: Path, name: str) -> Iterator[PartFile]:
+class PartSealer(Protocol):
+    """Rows in, parts out: `core.seal.Sealer`, or `core.seal_messages.MessageSealer`."""
+
+    @property
+    def full(self) -> bool: ...
+    @property
+    def empty(self) -> bool: ...
+    def add(self, batch: pa.RecordBatch, emit: Emit) -> None: ...
+    def part(self, emit: Emit) -> Sealed: ...
+
+
+def seal_parts(sealer: PartSealer, batches: Iterable[pa.RecordBatch], directory: Path, name: str) -> Iterator[PartFile]:
     """Seals all rows into files NAME-0.part, NAME-1.part, … and yields each when it is written; none without a row. The
     caller removes them; the sealer tells of rejects. Nothing is synced: a part is to be sent, and if it is lost with its
     sender it is made again."""
@@ -55,7 +67,7 @@ class _Part:
         self._file = path.open("wb+")
         self.writer = SealedWriter(self._file)
 
-    def finish(self, sealer: Sealer) -> PartFile:
+    def finish(self, sealer: PartSealer) -> PartFile:
         try:
             sealed = sealer.part(self.writer.add_batch)
             if sealed.left_out:

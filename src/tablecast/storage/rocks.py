@@ -101,8 +101,8 @@ _FILES_BEFORE_SLOWING = 1024  # on level 0
 _FILES_BEFORE_STOPPING = 4096
 
 # How many entries a scan fetches at once, at most. A value of LOG is itself a batch of messages, hundreds of
-# kilobytes.
-_AHEAD = {family: 1 if family is Family.LOG else 64 for family in Family}
+# kilobytes; one of CHANGES may be.
+_AHEAD = {family: {Family.LOG: 1, Family.CHANGES: 8}.get(family, 64) for family in Family}
 
 _SHUTTING_DOWN = "Shutdown in progress"  # how a flush is refused when RocksDB ends
 _NO_SUCH_KEY = "key not found"  # all that tells a missing key from trouble when a native snapshot is read
@@ -160,17 +160,38 @@ def _options(cache: Cache, mode: DBRecoveryMode, *, create: bool) -> Options:
 # --- opening ------------------------------------------------------------------------------------------------
 
 
-def _open_native(path: Path, mode: DBRecoveryMode, *, create: bool = False, read_only: bool = False) -> Rdict:
-    cache = Cache(_BLOCK_CACHE_BYTES)
-    families = {family.value: _family_options(cache) for family in Family}
+def _open_native(
+    path: Path, cache: Cache, mode: DBRecoveryMode, *, create: bool = False, read_only: bool = False
+) -> Rdict:
+    families = {name: _family_options(cache) for name in (_names() if create else _families_at(path))}
     access = AccessType.read_only(error_if_log_file_exist=False) if read_only else AccessType.read_write()
     return Rdict(str(path), _options(cache, mode, create=create), families, access)
+
+
+def _names() -> list[str]:
+    return [family.value for family in Family]
+
+
+def _families_at(path: Path) -> list[str]:
+    """The families to open: those there are. Where that cannot be read, all; opening will tell what is wrong."""
+    try:
+        present = Rdict.list_cf(str(path), Options(raw_mode=True))
+    except Exception:
+        return _names()
+    return [name for name in _names() if name in present]
+
+
+def _add_families(native: Rdict, cache: Cache, path: Path) -> None:
+    """Those that the tablecast which made this database did not have yet."""
+    for name in set(_names()).difference(_families_at(path)):
+        native.create_column_family(name, _family_options(cache))
 
 
 def _create(home: Home) -> Rdict:
     """Makes the store; the marker says that it is complete only when it is."""
     try:
-        native = _open_native(home.store, DBRecoveryMode.absolute_consistency(), create=True)
+        cache = Cache(_BLOCK_CACHE_BYTES)
+        native = _open_native(home.store, cache, DBRecoveryMode.absolute_consistency(), create=True)
     except Exception as error:
         refusal = _refusal(error, home.path)
         if not isinstance(refusal, DatabaseLocked):  # then another process is just creating it
@@ -188,36 +209,38 @@ def _create(home: Home) -> Rdict:
 
 def _open(home: Home) -> Rdict:
     acknowledged = Watermark.read(home.path)
+    cache = Cache(_BLOCK_CACHE_BYTES)
     try:
-        native = _recover(home.store, acknowledged)
+        native = _recover(home.store, cache, acknowledged)
     except TablecastError:
         raise
     except Exception as error:
         raise _refusal(error, home.path) from error
     try:
         home.raise_format()
-    except OSError as error:
+        _add_families(native, cache, home.store)
+    except Exception as error:
         native.close()
         raise _refusal(error, home.path) from error
     return native
 
 
-def _recover(path: Path, acknowledged: int) -> Rdict:
+def _recover(path: Path, cache: Cache, acknowledged: int) -> Rdict:
     """Opens what is there; see "Recovery" above."""
     try:
-        native = _open_native(path, DBRecoveryMode.absolute_consistency())
+        native = _open_native(path, cache, DBRecoveryMode.absolute_consistency())
     except Exception as error:
         if not str(error).startswith("Corruption"):
             raise
-        _require_harmless_tail(path, acknowledged, error)
-        native = _open_native(path, DBRecoveryMode.tolerate_corrupted_tail_records())
+        _require_harmless_tail(path, cache, acknowledged, error)
+        native = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records())
     _require_acknowledged(path, native, acknowledged)
     return native
 
 
-def _require_harmless_tail(path: Path, acknowledged: int, error: Exception) -> None:
+def _require_harmless_tail(path: Path, cache: Cache, acknowledged: int, error: Exception) -> None:
     try:
-        look = _open_native(path, DBRecoveryMode.tolerate_corrupted_tail_records(), read_only=True)
+        look = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records(), read_only=True)
     except Exception:
         raise error from None  # more than the tail is damaged: the first report stands
     _require_acknowledged(path, look, acknowledged)

@@ -1,0 +1,1 @@
+"""Edge replication beside what its parts can do at most."""

@@ -1,0 +1,1 @@
+"""Live queries, measured beside the same stack without a database."""

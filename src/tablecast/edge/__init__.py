@@ -1,0 +1,1 @@
+"""Replication among nodes that are often offline, through an MQTT broker."""

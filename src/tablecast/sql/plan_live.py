@@ -1,0 +1,94 @@
+"""SQL to a live query.
+
+Programs subscribe with one text and many values, so what depends on the text is kept: the parsed SELECT by its text, its
+compiled forms by table and parameter types. Then a plan costs some microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time
+from functools import lru_cache
+from typing import Any
+
+from sqlglot import exp
+
+from tablecast.codec.rows import unknown_column
+from tablecast.codec.values import coercion
+from tablecast.core.expression.lattice import is_integer
+from tablecast.core.expression.literals import read, readable
+from tablecast.core.expression.numeric import fits
+from tablecast.core.expression.tree import TEXT
+from tablecast.core.live_query import LiveForm, LiveQuery, Output, Types
+from tablecast.core.rights import require_read
+from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
+from tablecast.model.schema import Actor, Column, ColumnType, TableSchema
+from tablecast.sql.context import find_table
+from tablecast.sql.generated import lift_generated
+from tablecast.sql.parameters import check_count, parameter_type
+from tablecast.sql.parse_live import LiveSelect, checked_limit, parse_live
+
+TEXTS_KEPT = 1024  # parsed
+FORMS_KEPT = 1024  # compiled, about 20 kB each
+
+_AS_STORED = (str, datetime, date, time)  # types whose values may need a normal form before they are compared
+
+
+def plan_live(
+    catalog: Catalog, actor: Actor, sql: str, params: Sequence[Any] = (), namespace: str = DEFAULT_NAMESPACE
+) -> LiveQuery:
+    """The live query that `sql` is to this actor. Raises what is wrong with it, or PermissionDenied."""
+    select = _parsed(sql)
+    check_count(params, select.parameters)
+    schema = find_table(catalog, select.table, namespace).schema
+    require_read(actor, schema)
+    limit = select.limit if select.limit_parameter is None else checked_limit(params[select.limit_parameter])
+    # What decides about no row is left out: whoever asks for the same rows is told together.
+    taken = [_taken(schema, select, i, value) if i in select.used else (None, None) for i, value in enumerate(params)]
+    if select.names_user:
+        taken.append((actor.user_id, TEXT))
+    form = _form(sql, schema, tuple([kind for _, kind in taken]))
+    return form.bind(actor, tuple([value for value, _ in taken]), limit)
+
+
+@lru_cache(maxsize=TEXTS_KEPT)
+def _parsed(sql: str) -> LiveSelect:
+    return parse_live(sql)
+
+
+@lru_cache(maxsize=FORMS_KEPT)
+def _form(sql: str, schema: TableSchema, types: Types) -> LiveForm:
+    select = _parsed(sql)
+    outputs = [Output(output.name, _lifted(output.tree, select)) for output in select.outputs]
+    where = None if select.where is None else _lifted(select.where, select)
+    return LiveForm(schema, outputs, where, types)
+
+
+def _lifted(tree: exp.Expr, select: LiveSelect) -> exp.Expr:
+    """CURRENT_USER() as the last parameter, however often it is called."""
+    lifted, names = lift_generated(tree, select.parameters + 1, ("current_user",))
+    for node in lifted.find_all(exp.Placeholder) if len(names) > 1 else ():
+        node.set("this", str(min(int(node.name), select.parameters + 1)))
+    return lifted
+
+
+def _taken(schema: TableSchema, select: LiveSelect, number: int, value: Any) -> tuple[Any, ColumnType | None]:
+    """A parameter as the evaluator takes it, and its type. Beside a column it is taken as a literal would be there: text is
+    read as the column's type, and an integer is of that type if it fits, which spares a conversion per row."""
+    wanted = parameter_type(value)
+    if number in select.beside and wanted is not None:
+        beside = _column(schema, select.beside[number]).type
+        if wanted == TEXT != beside and readable(beside):
+            return read(value, beside), beside
+        if is_integer(wanted) and is_integer(beside) and fits(value, beside.name):
+            return value, beside
+    if type(value) in _AS_STORED and wanted is not None:
+        value = coercion(wanted, f"${number + 1}")(value)
+    return value, wanted
+
+
+def _column(schema: TableSchema, name: str) -> Column:
+    index = schema.index_of(name)
+    if index is None:
+        raise unknown_column(schema, name)
+    return schema.columns[index]

@@ -1,0 +1,42 @@
+"""A place where JavaScript is evaluated."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "clients" / "js"
+SECONDS = 60.0  # for what must come; it takes milliseconds on a machine that has nothing else to do
+
+
+class Stage(Protocol):
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression, which may await. Raises `Thrown`."""
+
+
+class Thrown(Exception):
+    """What JavaScript threw: its code or name, and its message."""
+
+
+def wrapped(expression: str) -> str:
+    """A promise of what it came to, in a form that crosses any border."""
+    return (
+        f"(async () => ({{ value: await ({expression}) }}))()"
+        ".catch((e) => ({ error: `${e.code ?? e.name}: ${e.message}` }))"
+    )
+
+
+def unwrapped(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        raise Thrown(answer["error"])
+    return answer.get("value")
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip("The JavaScript client is tested in Chromium and node: apt-get install chromium nodejs")
+    return found

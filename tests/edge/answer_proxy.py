@@ -1,0 +1,66 @@
+"""A TCP proxy before a broker that can swallow what the broker says, and then cut the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+PIECE_BYTES = 65_536
+
+
+class AnswerProxy:
+    """While `swallow` is set, bytes of the broker go nowhere, and the first of them are the connection's last."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.swallow = threading.Event()
+        self.swallowed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept, name="proxy")]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(client,), name="proxied"))
+                self._threads[-1].start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as broker:
+            asking = threading.Thread(target=_pass_on, args=(client, broker), name="asking")
+            asking.start()
+            self._answer(broker, client)
+            for end in (client, broker):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            asking.join()
+
+    def _answer(self, broker: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := broker.recv(PIECE_BYTES):
+                if self.swallow.is_set():
+                    self.swallow.clear()
+                    self.swallowed.set()
+                    return
+                client.sendall(piece)
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(PIECE_BYTES):
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,244 @@
+"""Two nodes compare their tables: they end equal, exchange only what differs, and are silent when nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tablecast.codec import sync
+from tablecast.codec.events import decode_event, encode_event
+from tablecast.codec.sync import MAX_SYNC_BYTES, AskEvents, AskNodes, AskRoots, Events, Push, Taken
+from tablecast.core.anti_entropy import Dialogue, Missing, reply
+from tablecast.core.merkle import NOTHING, Sum, bucket_of, children, entry_sum
+from tablecast.errors import InvalidRequest, UnknownTable
+from tablecast.model.replication import Event, Version
+
+TABLE = "app.orders"
+
+
+class Node:
+    """The tables of a node in memory, with a tree that is computed anew each time."""
+
+    def __init__(self, tables: Sequence[str] = (TABLE,), bucket: Callable[[str], int] = bucket_of) -> None:
+        self.tables: dict[str, dict[str, Event]] = {table: {} for table in tables}
+        self._bucket = bucket
+        self.accepts: Callable[[Event], bool] = lambda event: True
+
+    def write(
+        self, key: str, timestamp_ms: int, node_id: str = "a", value: str | None = "v", table: str = TABLE
+    ) -> None:
+        self.tables[table][key] = Event(key, Version(timestamp_ms, node_id, timestamp_ms + 1), value)
+
+    def apply(self, table: str, data: bytes) -> None:
+        event = decode_event(data)
+        held = self.tables[table].get(event.key)
+        if self.accepts(event) and (held is None or event.version > held.version):
+            self.tables[table][event.key] = event
+
+    def roots(self) -> Mapping[str, bytes]:
+        return {table: sum(self._sums(table).values(), NOTHING).digest.to_bytes(16, "big") for table in self.tables}
+
+    def children(self, table: str, level: int, index: int) -> Sequence[bytes]:
+        return [total.digest.to_bytes(16, "big") for total in children(self._sums(table), level, index)]
+
+    def entries(self, table: str, bucket: int) -> Sequence[Event]:
+        held = self._held(table)
+        return [held[key] for key in sorted(held) if self._bucket(key) == bucket]
+
+    def events_for(self, table: str, keys: Sequence[str]) -> Sequence[bytes]:
+        held = self._held(table)
+        return [encode_event(held[key]) for key in keys if key in held]
+
+    def _held(self, table: str) -> dict[str, Event]:
+        if table not in self.tables:
+            raise UnknownTable(f"there is no table {table}")
+        return self.tables[table]
+
+    def _sums(self, table: str) -> dict[int, Sum]:
+        sums: dict[int, Sum] = {}
+        for event in self._held(table).values():
+            bucket = self._bucket(event.key)
+            sums[bucket] = sums.get(bucket, NOTHING) + entry_sum(event.key, event.version, event.tombstone)
+        return sums
+
+
+class Talk:
+    """Runs a dialogue over encoded messages and keeps count."""
+
+    def __init__(self, asker: Node, peer: Node, in_vain: frozenset[Missing] = frozenset()) -> None:
+        self.dialogue = Dialogue(lambda: asker, in_vain)
+        self.questions: list[sync.Question] = []
+        self.bytes = 0
+        while (question := self.dialogue.question()) is not None:
+            self.questions.append(question)
+            for data in self.dialogue.replied(sync.decode_reply(self._sent(self._answer(question, peer)))):
+                asker.apply(TABLE, data)
+
+    def _answer(self, question: sync.Question, peer: Node) -> sync.Reply:
+        asked = sync.decode_question(self._sent(question))
+        if not isinstance(asked, Push):
+            return reply(asked, peer)
+        for data in asked.events:
+            peer.apply(TABLE, data)
+        return Taken()
+
+    def _sent(self, message: sync.Question | sync.Reply) -> bytes:
+        data = sync.encode(message)
+        alone = isinstance(message, Push | Events) and len(message.events) == 1
+        assert len(data) <= MAX_SYNC_BYTES or alone
+        self.bytes += len(data)
+        return data
+
+
+Write = tuple[str, int, str]
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from([f"{TABLE}:{n}" for n in range(40)]),
+        st.integers(0, 3),
+        st.sampled_from("abc"),
+    )
+)
+
+
+def one_bucket(key: str) -> int:
+    return 0xA3F
+
+
+@given(WRITES, WRITES, st.sampled_from([bucket_of, one_bucket]))
+@settings(max_examples=60, deadline=None)
+def test_both_end_with_the_greater_version_of_everything(
+    mine: list[Write], theirs: list[Write], bucket: Callable[[str], int]
+) -> None:
+    a, b = Node(bucket=bucket), Node(bucket=bucket)
+    best: dict[str, Version] = {}
+    for node, writes in ((a, mine), (b, theirs)):
+        for key, timestamp_ms, node_id in writes:
+            version = Version(timestamp_ms, node_id, timestamp_ms)
+            node.apply(TABLE, encode_event(Event(key, version, "v" if timestamp_ms % 2 else None)))
+            best[key] = max(best.get(key, Version(0, "", 0)), version)
+    differing = sum(a.tables[TABLE].get(key) != b.tables[TABLE].get(key) for key in best)
+    talk = Talk(a, b)
+    assert {key: event.version for key, event in a.tables[TABLE].items()} == best
+    assert a.roots() == b.roots()
+    assert talk.dialogue.pulled + talk.dialogue.pushed >= differing
+    silent = Talk(a, b)
+    assert silent.questions == [AskRoots(dict(a.roots()))]
+    assert silent.dialogue.pulled == silent.dialogue.pushed == 0
+
+
+def filled(count: int, bucket: Callable[[str], int] = bucket_of, value: str = "v") -> Node:
+    node = Node(bucket=bucket)
+    for number in range(count):
+        node.write(f"{TABLE}:{number:06}", number, value=value)
+    return node
+
+
+@pytest.mark.parametrize("asker_is_empty", [True, False])
+def test_an_empty_node_is_filled_whoever_asks(asker_is_empty: bool) -> None:
+    full, empty = filled(700), Node()
+    Talk(*((empty, full) if asker_is_empty else (full, empty)))
+    assert empty.tables == full.tables
+
+
+def test_a_bucket_that_fills_several_messages_is_told_in_parts() -> None:
+    full, other = filled(3000, one_bucket), Node(bucket=one_bucket)
+    other.write(f"{TABLE}:001500", 9_999, "z")
+    other.write(f"{TABLE}:9", 1, "z")
+    talk = Talk(other, full)
+    assert other.tables == full.tables
+    assert len(full.tables[TABLE]) == 3001
+    assert sum(isinstance(question, sync.AskEntries) for question in talk.questions) > 1
+
+
+def test_an_event_larger_than_a_message_goes_alone() -> None:
+    a, b = filled(3, value="x" * 100_000), filled(0)
+    Talk(b, a)
+    assert b.tables == a.tables
+    b.write(f"{TABLE}:000001", 10**6, value="y" * 100_000)
+    Talk(b, a)
+    assert b.tables == a.tables
+
+
+def test_few_differences_cost_little() -> None:
+    a, b = filled(20_000, value="x" * 100), filled(20_000, value="x" * 100)
+    for number in range(0, 20_000, 5_000):
+        b.write(f"{TABLE}:{number:06}", 10**7, "b")
+    talk = Talk(a, b)
+    assert talk.dialogue.pulled == 4
+    assert a.tables == b.tables
+    assert talk.bytes < 0.01 * sum(len(encode_event(event)) for event in a.tables[TABLE].values())
+
+
+def test_what_cannot_be_had_is_not_asked_for_again() -> None:
+    a, b = filled(10), filled(10)
+    b.write(f"{TABLE}:poison", 99)
+    a.accepts = lambda event: "poison" not in event.key
+    first = Talk(a, b).dialogue
+    assert first.exchanged == {Missing(TABLE, f"{TABLE}:poison", Version(99, "a", 100))}
+    again = Talk(a, b, frozenset(first.exchanged))
+    assert again.dialogue.differing_buckets == 1
+    assert not [question for question in again.questions if isinstance(question, AskEvents)]
+
+
+def test_tables_of_one_side_only_are_left_alone() -> None:
+    a, b = Node([TABLE, "app.mine"]), Node([TABLE, "app.theirs"])
+    a.write("app.mine:1", 1, table="app.mine")
+    b.write(f"{TABLE}:1", 1)
+    Talk(a, b)
+    assert a.tables[TABLE] == b.tables[TABLE]
+    assert "app.mine" not in b.tables
+
+
+def test_a_table_that_is_dropped_on_the_way_ends_its_part_only() -> None:
+    a, b = Node([TABLE, "app.zoo"]), Node([TABLE, "app.zoo"])
+    b.write(f"{TABLE}:1", 1)
+    b.write("app.zoo:1", 1, table="app.zoo")
+    dialogue = Dialogue(lambda: a)
+    first = dialogue.question()
+    assert isinstance(first, AskRoots)
+    dialogue.replied(reply(first, b))
+    del b.tables[TABLE]
+    asked = []
+    while (question := dialogue.question()) is not None:
+        asked.append(question)
+        assert not isinstance(question, Push)
+        dialogue.replied(reply(question, b))
+    assert [question for question in asked if question.table == TABLE] == [
+        AskNodes(TABLE, 1, [bucket_of(f"{TABLE}:1") >> 8])
+    ]
+    assert [question.keys for question in asked if isinstance(question, AskEvents)] == [["app.zoo:1"]]
+
+
+def test_a_reply_to_another_question_ends_the_dialogue() -> None:
+    a, b = filled(1), filled(2)
+    dialogue = Dialogue(lambda: a)
+    dialogue.question()
+    assert dialogue.replied(Taken()) == ()
+    assert dialogue.question() is None
+    assert b.roots() != a.roots()
+
+
+def test_a_peer_that_looks_at_nothing_is_not_asked_for_ever() -> None:
+    a, b = Node(), filled(1)
+    dialogue = Dialogue(lambda: a)
+    while not isinstance(question := dialogue.question(), AskEvents):
+        assert question is not None and not isinstance(question, Push)
+        dialogue.replied(reply(question, b))
+    dialogue.replied(Events([], 0))
+    assert dialogue.question() is None
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
+    for decode in (sync.decode_question, sync.decode_reply):
+        try:
+            decode(data)
+        except InvalidRequest:
+            pass
+        try:
+            decode(b"\x01" + data)
+        except InvalidRequest:
+            pass
