@@ -1,5 +1,7 @@
 """Who sends and who receives, each in a process of its own: two databases, or paho and nothing else.
 
+The broker keeps what comes for a database that is away, so each round has a prefix of its own.
+
 Every role puts the time at which its part began or ended into a queue; the clock is the machine's, the same for all.
 """
 
@@ -15,9 +17,10 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 import tablecast
 
-TOPIC = "tablecast/replication/events"
+TOPIC = "bare/replication/events"
 WINDOW = 100  # publications in flight, as the publisher has by default
 NEVER_SECONDS = 100_000.0
+UNLIMITED = 10**9
 SCHEMA = """
 CREATE NAMESPACE app;
 CREATE TABLE app.readings (id BIGINT PRIMARY KEY, sensor TEXT, value DOUBLE, unit TEXT) WITH (REPLICATE = TRUE);
@@ -62,10 +65,10 @@ def bare_sender(port: int, events: list[bytes], times: Times[float]) -> None:
     client.loop_stop()
 
 
-def our_receiver(path: str, port: int, count: int, times: Times[float]) -> None:
+def our_receiver(path: str, port: int, prefix: str, count: int, times: Times[float]) -> None:
     with tablecast.open(path) as db:
         db.execute_all(SCHEMA)
-        db.replicate(f"mqtt://127.0.0.1:{port}", node_id="receiver", compare_seconds=NEVER_SECONDS)
+        db.replicate(_url(port), node_id="receiver", prefix=prefix, compare_seconds=NEVER_SECONDS)
         ready = False
         for status in db.replication.watch():
             if status.online and not ready:
@@ -76,14 +79,20 @@ def our_receiver(path: str, port: int, count: int, times: Times[float]) -> None:
                 return
 
 
-def our_sender(path: str, port: int, times: Times[float], may_end: Event) -> None:
+def our_sender(path: str, port: int, prefix: str, times: Times[float], may_end: Event) -> None:
     with tablecast.open(path) as db:
-        db.replicate(f"mqtt://127.0.0.1:{port}", node_id="sender", compare_seconds=NEVER_SECONDS, outbox_events=10**9)
+        db.replicate(
+            _url(port), node_id="sender", prefix=prefix, compare_seconds=NEVER_SECONDS, outbox_events=UNLIMITED
+        )
         for status in db.replication.watch():
             if status.online:
                 break
         times.put(time.perf_counter())
         may_end.wait()
+
+
+def _url(port: int) -> str:
+    return f"mqtt://127.0.0.1:{port}"
 
 
 def _client(name: str) -> Client:

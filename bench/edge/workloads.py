@@ -45,9 +45,9 @@ def _ours(path: Path, port: int, count: int) -> float:
     path.mkdir()
     _written(path / "sender", count)
     times, may_end = _spawn.Queue(), _spawn.Event()
-    receiver = _process(roles.our_receiver, str(path / "receiver"), port, count, times)
+    receiver = _process(roles.our_receiver, str(path / "receiver"), port, path.name, count, times)
     times.get(timeout=WAIT_SECONDS)
-    sender = _process(roles.our_sender, str(path / "sender"), port, times, may_end)
+    sender = _process(roles.our_sender, str(path / "sender"), port, path.name, times, may_end)
     seconds = _between(times)
     may_end.set()
     for process in (sender, receiver):

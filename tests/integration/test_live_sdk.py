@@ -24,7 +24,7 @@ from server_fixture import PASSWORD, ServerThread
 
 import tablecast
 from tablecast import AsyncClient, AsyncDatabase, AsyncLiveTable, Client, Database, LiveChange, Op, Retry
-from tablecast.client import live_queue
+from tablecast.client import live_link, live_queue
 from tablecast.client.live_rows import LiveRows
 from tablecast.engine import undo
 from tablecast.errors import (
@@ -775,6 +775,30 @@ def test_a_client_that_does_not_read_is_resumed_by_itself() -> None:
     with ServerThread(live_buffer_bytes=1_000) as small:
         small.sql(SETUP)
         run(remote(small), test)
+
+
+def test_a_query_that_is_told_nothing_learns_how_far_it_is(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would resume from where it began, which may be forgotten by then."""
+
+    async def test(db: AsyncClient) -> None:
+        table = await db.live_table(ORDERS).ready()
+        for n in range(5):
+            await db.insert("app.pairs", [(n, "not of orders", "x")])
+        link = db._live._newest
+        assert link is not None
+        [query] = link._state.queries
+        async with asyncio.timeout(60):
+            while (query.steps.resume or 0) < server.db.engine.seq:
+                await asyncio.sleep(0)
+        assert table.seq < query.steps.resume
+        await table.close()
+
+    monkeypatch.setattr(live_link, "PROGRESS_SECONDS", 0.001)
+    run(remote(server), test)
+    server.sql("DELETE FROM app.pairs")
+    left_alone(server)
 
 
 def test_a_server_that_is_away_for_too_long() -> None:

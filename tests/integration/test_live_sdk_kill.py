@@ -12,7 +12,9 @@ from typing import Any
 
 from server_fixture import PASSWORD, ServerProcess
 
+import tablecast
 from tablecast import AsyncClient, AsyncLiveTable, LiveChange, Op, Retry, connect_async
+from tablecast.cli.backup import restore_from
 
 SETUP = """
 CREATE NAMESPACE app;
@@ -39,11 +41,11 @@ async def write(client: AsyncClient, number: int, progress: asyncio.Semaphore) -
         progress.release()
 
 
-async def follow(client: AsyncClient, sql: str, found: list[LiveChange]) -> None:
+async def follow(client: AsyncClient, sql: str, found: list[LiveChange], last: int = -2) -> None:
     async with client.live(sql) as changes:
         async for change in changes:
             found.append(change)
-            if change.key == (-2,):
+            if change.key == (last,):
                 return
 
 
@@ -91,6 +93,41 @@ def test_live_queries_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
                     assert not any(change.reset for change in changes[1:]), "what was missed is kept for an hour"
                     seqs = [change.seq for change in changes]
                     assert seqs == sorted(seqs), "no commit again, and none late"
+
+    asyncio.run(asyncio.wait_for(life(), 240))
+
+
+def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) -> None:
+    """Commits that the client saw are gone, and others have their numbers: the difference would be a wrong one."""
+
+    async def life() -> None:
+        with tablecast.open(str(tmp_path / "data")) as db:
+            db.execute_all(SETUP)
+            db.execute("INSERT INTO app.orders VALUES (1, 'of old', 0)")
+            db.engine.keep_changes(db.engine.catalog.table("app.orders").table_id)
+            db.backup(tmp_path / "backup")
+        server = ServerProcess(tmp_path / "data")
+        async with await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client:
+            found: list[LiveChange] = []
+            table = client.live_table(QUERIES[0])
+            follower = asyncio.create_task(follow(client, QUERIES[0], found, 99))
+            await client.execute("UPDATE app.orders SET name = 'changed' WHERE id = 1")
+            await client.execute("INSERT INTO app.orders VALUES (2, 'gone soon', 0)")
+            await until_told(table, 2)
+            port, seen = server.port, table.seq
+            await asyncio.to_thread(server.kill)
+            restore_from(tmp_path / "backup", tmp_path / "restored", check=False)
+            with tablecast.open(str(tmp_path / "restored")) as db:
+                for key in range(3, 20):
+                    db.execute("INSERT INTO app.orders VALUES (?, 'anew', 0)", [key])
+                assert db.engine.seq > seen, "numbers that were used before"
+            server = await asyncio.to_thread(ServerProcess, tmp_path / "restored", "--port", str(port))
+            with server:
+                await client.execute("INSERT INTO app.orders VALUES (99, 'the last in order', 0)")
+                await asyncio.gather(follower, until_told(table, 99))
+                rows = {(row[0],): row for row in (await client.query(QUERIES[0])).rows}
+                assert dict(table.rows) == folded(found) == rows
+                assert sum(change.reset for change in found) == 1
 
     asyncio.run(asyncio.wait_for(life(), 240))
 

@@ -7,7 +7,7 @@
 
 import { TablecastError, callBack } from "./errors.js";
 import { LiveSocket } from "./socket.js";
-import { ENDED, LiveState } from "./state.js";
+import { ENDED, LiveState, REFUSED } from "./state.js";
 
 /** How often a connection is tried, and how long to wait in between. */
 export const RETRY = { attempts: Infinity, firstMs: 100, maxMs: 10_000 };
@@ -23,6 +23,7 @@ export class LiveLink {
   #readers = new Map(); // query → its reader
   #socket = null;
   #wake = () => {}; // ends a wait between two attempts
+  #postponed = new Set(); // timers of queries that were refused for now
   #tried = 0; // attempts since a query was live
   #isRefused = false; // the last credentials were
   #error = null; // that ended all
@@ -54,8 +55,8 @@ export class LiveLink {
   }
 
   /** Idempotent. */
-  close(query) {
-    this.#state.close(query);
+  close(query, error = null) {
+    this.#state.close(query, error);
     this.#flush();
     this.#tell(query);
   }
@@ -80,6 +81,7 @@ export class LiveLink {
     this.isOver = true;
     this.#socket?.end(null);
     this.#wake();
+    for (const timer of this.#postponed) clearTimeout(timer);
     this.#report("closed", this.#error);
   }
 
@@ -126,7 +128,19 @@ export class LiveLink {
   #received(message) {
     const told = this.#state.received(message);
     this.#flush();
-    for (const query of told) this.#tell(query);
+    for (const query of told) query.state === REFUSED ? this.#postpone(query) : this.#tell(query);
+  }
+
+  /** The others go on; this one is asked for again after a while. */
+  #postpone(query) {
+    const { retry } = this.#settings;
+    if (query.refusals >= retry.attempts) return this.close(query, query.error);
+    const timer = setTimeout(() => {
+      this.#postponed.delete(timer);
+      this.#state.askAgain(query);
+      this.#flush();
+    }, waitMs(query.refusals - 1, retry));
+    this.#postponed.add(timer);
   }
 
   async #lost(error) {

@@ -20,11 +20,15 @@ export class StepReader {
   /** The next step; null when it was closed. Throws what ended it, after the steps before it, and again each time. */
   async next() {
     while (this.#query.steps.length === 0) {
-      if (this.#query.error !== null) throw this.#query.error;
-      if (this.#query.state === ENDED) return null;
+      if (this.#query.state === ENDED) return this.#over();
       await new Promise((resolve) => (this.#wake = resolve));
     }
     return this.#link.take(this.#query);
+  }
+
+  #over() {
+    if (this.#query.error === null) return null;
+    throw this.#query.error;
   }
 
   arrived() {

@@ -2,22 +2,22 @@
  * One live connection over a WebSocket: it signs in, then carries messages, and ends with an error.
  *
  * A page cannot send WebSocket pings, and a connection that broke without a word looks like one that has nothing to say.
- * So when the server was silent for a while it is asked, and must answer.
+ * So the server is asked now and then, and must answer. The answer also tells how far live queries have come.
  */
 
 import { TablecastError } from "./errors.js";
 
 export const CONNECT_MS = 10_000; // until signed in
-export const PING_MS = 20_000; // between two looks: the second silent one asks, the third gives up
+export const PING_MS = 20_000; // between two; a server that has said nothing since the last one is gone
 
 export class LiveSocket {
   #socket;
   #user;
   #isSignedIn = false;
   #isOver = false;
-  #silentLooks = 0; // since something was heard
+  #isAsked = false; // and nothing was heard since
   #deadline;
-  #looking;
+  #asking;
 
   /**
    * `user` is told, in this order: `signedIn()` once, `received(message)` for each message, `closed(error)` once. What
@@ -31,7 +31,7 @@ export class LiveSocket {
     this.#socket.onclose = ({ code, reason }) => this.end(lost(url, this.#isSignedIn, code, reason));
     this.#socket.onerror = () => {}; // `close` follows; some implementations throw if nobody listens
     this.#deadline = setTimeout(() => this.end(silent(url, connectMs)), connectMs);
-    this.#looking = setInterval(() => this.#look(url, pingMs), pingMs);
+    this.#asking = setInterval(() => this.#ask(url, pingMs), pingMs);
   }
 
   get isSignedIn() {
@@ -47,14 +47,14 @@ export class LiveSocket {
     if (this.#isOver) return;
     this.#isOver = true;
     clearTimeout(this.#deadline);
-    clearInterval(this.#looking);
+    clearInterval(this.#asking);
     this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
     this.#socket.close();
     this.#user.closed(error);
   }
 
   #received(data) {
-    this.#silentLooks = 0;
+    this.#isAsked = false;
     try {
       this.#told(parsed(data));
     } catch (error) {
@@ -69,11 +69,11 @@ export class LiveSocket {
     this.#user.signedIn();
   }
 
-  #look(url, pingMs) {
+  #ask(url, pingMs) {
     if (!this.#isSignedIn) return; // there is a deadline for that
-    this.#silentLooks += 1;
-    if (this.#silentLooks === 2) this.send({ type: "ping" });
-    if (this.#silentLooks > 2) this.end(silent(url, 2 * pingMs));
+    if (this.#isAsked) return this.end(silent(url, pingMs));
+    this.#isAsked = true;
+    this.send({ type: "ping" });
   }
 }
 

@@ -13,11 +13,13 @@
  *   joining   the rows are there, changes are to come    `live`                                   → live
  *   live      every commit that matters is told          its reader is too slow                   → behind
  *   behind    out of it until its reader has read all    the reader took the last step            → away
+ *   refused   for now: the server has too much to do     `askAgain`                               → away
  *   ended     refused by the server, or closed
  *
  *   joining, live          `lagging`                                                              → away
- *   any but behind, ended  the connection is lost                                                 → away
+ *   asked to live          the connection is lost                                                 → away
  *                          error `schema_changed`                                                 → away, without resume
+ *                          an error that passes                                                   → refused
  *
  * A query whose rows were whole once is resumed from the last commit that it was told; one whose rows were still coming,
  * or whose table has other columns now, starts again, and its reader is told to forget what it has.
@@ -32,6 +34,7 @@ import { StepQueue } from "./queue.js";
 import { Shape } from "./shape.js";
 
 export const MAX_MESSAGE_BYTES = 65_536; // the server takes no larger one, and would end the connection of all queries
+const MAX_HISTORY_CHARS = 64; // as the server's
 
 const AWAY = "away";
 const ASKED = "asked";
@@ -39,14 +42,18 @@ const ROWS = "rows";
 const JOINING = "joining";
 const LIVE = "live";
 const BEHIND = "behind";
+export const REFUSED = "refused";
 export const ENDED = "ended";
+const UNSERVED = [AWAY, BEHIND, REFUSED];
 
 /** One live query, and what its reader has not read yet. */
 class Query {
   state = AWAY;
   channel = null; // whose changes are for it
   shape = new Shape([]);
+  history = null; // that its commit numbers are of
   wantsBatch = false; // of rows, when there is room
+  refusals = 0; // since it was live
   error = null;
 
   constructor(id, sql, params, namespace, maxQueued) {
@@ -56,7 +63,8 @@ class Query {
 
   get request() {
     const { id, sql, params, namespace } = this;
-    return { type: "subscribe", id, sql, params, namespace, resume: this.steps.resume };
+    const { resume } = this.steps;
+    return { type: "subscribe", id, sql, params, namespace, resume, history: resume === null ? null : this.history };
   }
 }
 
@@ -102,15 +110,20 @@ export class LiveState {
   take(query) {
     const step = query.steps.take();
     if (query.state === ROWS) this.#pull(query);
-    if (query.state === BEHIND && query.steps.length === 0) this.#askAgain(query);
+    if (query.state === BEHIND && query.steps.length === 0) this.#return(query);
     return step;
   }
 
-  /** Its reader is gone. Idempotent. */
-  close(query) {
+  /** After a refusal, when a while has passed. */
+  askAgain(query) {
+    if (query.state === REFUSED) this.#return(query);
+  }
+
+  /** Its reader is gone, or is not to wait any longer. Idempotent. */
+  close(query, error = null) {
     if (query.state === ENDED) return;
     this.#unsubscribe(query);
-    this.#end(query, null);
+    this.#end(query, error);
   }
 
   // --- what the connection does ---
@@ -127,7 +140,7 @@ export class LiveState {
     this.#channels.clear();
     for (const query of this.#queries.values()) {
       query.channel = null;
-      if (query.state !== BEHIND) query.state = AWAY;
+      if (!UNSERVED.includes(query.state)) query.state = AWAY;
     }
   }
 
@@ -145,6 +158,8 @@ export class LiveState {
         return this.#change(message);
       case "error":
         return this.#error(message);
+      case "pong":
+        return this.#reach(message.seq);
       case "subscribed":
       case "rows":
       case "live":
@@ -175,7 +190,7 @@ export class LiveState {
       case "lagging":
         expect(query, message, JOINING, LIVE);
         query.steps.reach(message.seq);
-        return this.#askAgain(query);
+        return this.#return(query);
     }
   }
 
@@ -183,6 +198,7 @@ export class LiveState {
     const shape = new Shape(message.schema, message.key);
     if (message.mode !== "resumed") {
       query.shape = shape;
+      query.history = message.history;
       query.steps.startOver(message.seq);
       query.state = ROWS;
       query.wantsBatch = false; // the first batch comes unasked
@@ -212,6 +228,7 @@ export class LiveState {
   #live(query, message) {
     query.steps.put(stepOf(query, message));
     query.state = LIVE;
+    query.refusals = 0;
     query.channel = message.channel;
     if (!this.#channels.has(message.channel)) this.#channels.set(message.channel, new Set());
     this.#channels.get(message.channel).add(query);
@@ -232,6 +249,12 @@ export class LiveState {
     return told;
   }
 
+  /** Whatever is live was told everything up to this commit: one that is seldom told anything can resume from here. */
+  #reach(seq) {
+    for (const query of this.#queries.values()) if (query.state === LIVE) query.steps.reach(seq);
+    return [];
+  }
+
   #error({ id, code, message, details }) {
     const error = new TablecastError(code, message, details);
     if (id === undefined || id === null) throw error;
@@ -241,8 +264,8 @@ export class LiveState {
       this.#startAgain(query);
       return [];
     }
-    if (error.retryable && code !== "too_many_requests") throw error; // tried again on another connection, after a while
-    this.#end(query, error);
+    if (error.retryable && code !== "too_many_requests") this.#refuse(query, error);
+    else this.#end(query, error); // also if this connection has all the live queries it may: waiting would not help
     return [query];
   }
 
@@ -258,15 +281,23 @@ export class LiveState {
     }
   }
 
-  #askAgain(query) {
+  #return(query) {
     this.#leaveChannel(query);
     query.state = AWAY;
+    query.error = null;
     this.#ask(query);
   }
 
   #startAgain(query) {
     query.steps.resume = null;
-    this.#askAgain(query);
+    this.#return(query);
+  }
+
+  #refuse(query, error) {
+    this.#leaveChannel(query);
+    query.state = REFUSED;
+    query.error = error;
+    query.refusals += 1;
   }
 
   #pull(query) {
@@ -290,7 +321,7 @@ export class LiveState {
 
   #unsubscribe(query) {
     this.#leaveChannel(query);
-    if (this.#isConnected && query.state !== AWAY && query.state !== BEHIND) {
+    if (this.#isConnected && !UNSERVED.includes(query.state)) {
       this.#toSend.push({ type: "unsubscribe", id: query.id });
     }
   }
@@ -327,7 +358,8 @@ function expect(query, message, ...states) {
 }
 
 function checkSize(query) {
-  const longest = { ...query.request, id: Number.MAX_SAFE_INTEGER, resume: Number.MAX_SAFE_INTEGER };
+  const [number, history] = [Number.MAX_SAFE_INTEGER, "x".repeat(MAX_HISTORY_CHARS)];
+  const longest = { ...query.request, id: number, resume: number, history };
   const size = new TextEncoder().encode(JSON.stringify(longest)).length;
   if (size <= MAX_MESSAGE_BYTES) return;
   throw new TablecastError(

@@ -143,7 +143,7 @@ test("a lost connection is made again, and everything resumed on it", async () =
   const { id, resume } = await second.hears();
   assert.equal(resume, 5);
   const schema = [{ name: "id", type: "INT" }, { name: "text", type: "TEXT" }];
-  second.says({ type: "subscribed", id, seq: 5, mode: "resumed", schema, key: [0] });
+  second.says({ type: "subscribed", id, seq: 5, history: "h", mode: "resumed", schema, key: [0] });
   second.says({ type: "live", id, channel: 9, seq: 8, changes: [{ op: "update", row: [1, "z"] }] });
   for await (const rows of table) if (rows.get("[1]").text === "z") break;
   assert.equal(table.seq, 8);
@@ -162,6 +162,23 @@ test("attempts that are used up end everything, with the reason", async () => {
   assert.equal((await table.ended).code, "unreachable");
   assert.equal(network.count, 3);
   assert.deepEqual(statuses.at(-1), "closed: unreachable");
+});
+
+test("a query that is refused for now is asked for again, and in the end given up; the others go on", async () => {
+  const { client, network } = connected({ retry: { ...AT_ONCE, attempts: 3 } });
+  const [unlucky, good] = [client.liveTable(SQL), client.liveTable(SQL)];
+  const socket = await network.signedIn();
+  const refuse = async () => socket.says({ type: "error", id: (await socket.hears()).id, code: "overloaded", message: "later" });
+  await refuse();
+  await socket.serves([[1, "a"]]);
+  await good.ready();
+  await refuse();
+  await refuse();
+  assert.equal((await unlucky.ended).code, "overloaded");
+  socket.says(UPDATE);
+  assert.equal(network.count, 1);
+  for await (const rows of good) if (rows.get("[1]").text === "b") break;
+  client.close();
 });
 
 test("attempts are counted since a query was live", async () => {
@@ -204,7 +221,7 @@ test("a server that answers pings is kept", async () => {
   await socket.serves([]);
   for (let n = 0; n < 5; n += 1) {
     assert.equal((await socket.hears()).type, "ping");
-    socket.says({ type: "pong" });
+    socket.says({ type: "pong", seq: 5 + n });
   }
   assert.equal(network.count, 1);
   client.close();

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { TablecastError } from "../src/errors.js";
-import { ENDED, LiveState, MAX_MESSAGE_BYTES } from "../src/state.js";
+import { ENDED, LiveState, MAX_MESSAGE_BYTES, REFUSED } from "../src/state.js";
 
 const SQL = "SELECT text FROM notes";
 const SCHEMA = [
@@ -13,7 +13,7 @@ const SCHEMA = [
 ];
 
 function subscribed(id, seq, mode, schema = SCHEMA) {
-  return { type: "subscribed", id, seq, mode, schema, key: [1] };
+  return { type: "subscribed", id, seq, history: "h1", mode, schema, key: [1] };
 }
 
 function rows(id, seq, values, last = true) {
@@ -57,7 +57,7 @@ test("rows are objects without the hidden key, and say that they are initial", (
   assert.deepEqual(state.messagesToSend(), [], "there is no connection yet");
   state.connected();
   assert.deepEqual(state.messagesToSend(), [
-    { type: "subscribe", id: 1, sql: SQL, params: [], namespace: null, resume: null },
+    { type: "subscribe", id: 1, sql: SQL, params: [], namespace: null, resume: null, history: null },
   ]);
   state.received(subscribed(1, 5, "snapshot"));
   assert.deepEqual(query.shape.columns, ["text"]);
@@ -81,7 +81,8 @@ test("a lost connection is resumed from the last commit that was told", () => {
   state.disconnected();
   assert.deepEqual(state.messagesToSend(), []);
   state.connected();
-  assert.equal(state.messagesToSend()[0].resume, 8);
+  const [again] = state.messagesToSend();
+  assert.deepEqual([again.resume, again.history], [8, "h1"]);
   state.received(subscribed(1, 8, "resumed"));
   state.received(live(1, 9, [put("update", 1, "c")]));
   assert.deepEqual(drain(state, query).map(({ op, seq }) => [op, seq]), [["update", 8], ["update", 9]]);
@@ -202,13 +203,37 @@ test("an error with an id ends that query, after what it was told", () => {
   assert.deepEqual(state.queries, [other]);
 });
 
-test("an error without an id, or one that passes, is the connection's", () => {
+test("an error without an id is the connection's", () => {
   const { state } = liveAtFive();
-  const said = (error) => () => state.received({ type: "error", message: "no", ...error });
-  assert.throws(said({ code: "unauthenticated" }), { name: "TablecastError", code: "unauthenticated" });
-  assert.throws(said({ code: "overloaded", id: 1 }), { code: "overloaded", retryable: true });
-  said({ code: "too_many_requests", id: 1 })();
-  assert.deepEqual(state.queries, [], "waiting would not help: this connection has too many");
+  const refused = { type: "error", code: "unauthenticated", message: "no" };
+  assert.throws(() => state.received(refused), { name: "TablecastError", code: "unauthenticated", message: "no" });
+});
+
+test("a query that is refused for now is asked for again, when somebody says so", () => {
+  const { state, query } = liveAtFive();
+  assert.deepEqual(state.received({ type: "error", id: 1, code: "overloaded", message: "later" }), [query]);
+  assert.deepEqual([query.state, query.refusals, state.messagesToSend()], [REFUSED, 1, []]);
+  state.disconnected();
+  state.connected();
+  assert.deepEqual(state.messagesToSend(), [], "another connection does not change that");
+  state.askAgain(query);
+  assert.deepEqual(state.messagesToSend().map(({ type, resume }) => [type, resume]), [["subscribe", 5]]);
+  state.received({ type: "error", id: 1, code: "too_many_requests", message: "1,000 are enough" });
+  assert.equal(query.state, ENDED, "waiting would not help: this connection has too many");
+});
+
+test("a pong says how far everything live has come", () => {
+  const { state, query } = liveAtFive();
+  const coming = state.open(SQL, [2], null);
+  state.received(subscribed(2, 6, "snapshot"));
+  state.received({ type: "pong", seq: 40 });
+  assert.equal(coming.steps.resume, null, "its rows are not there");
+  assert.deepEqual(state.received(change(40, [put("update", 1, "told before")])), []);
+  state.disconnected();
+  state.messagesToSend();
+  state.connected();
+  assert.deepEqual(state.messagesToSend().map(({ resume }) => resume), [40, null]);
+  assert.equal(query.steps.length, 0);
 });
 
 test("closing says so once, and what comes later is nobody's", () => {
@@ -237,9 +262,9 @@ test("messages of a newer server are passed over, those out of place are not", (
 
 test("a query that would end the connection of all is refused before it is sent", () => {
   const { state } = liveAtFive();
-  const fits = "é".repeat(MAX_MESSAGE_BYTES / 2 - 100);
+  const fits = "é".repeat(MAX_MESSAGE_BYTES / 2 - 150);
   state.open(SQL, [fits], null);
-  assert.throws(() => state.open(SQL, [`${fits}${"é".repeat(100)}`], null), (error) => {
+  assert.throws(() => state.open(SQL, [`${fits}${"é".repeat(150)}`], null), (error) => {
     assert.ok(error instanceof TablecastError);
     return error.code === "too_large" && error.details.limit === MAX_MESSAGE_BYTES;
   });

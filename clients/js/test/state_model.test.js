@@ -16,6 +16,11 @@ const STEPS = 120;
 const MAX_QUEUED = 12; // changes: a reader that leaves a few commits unread falls behind
 const MAX_COMMIT_ROWS = 30; // more than a queue takes, unless it is empty
 
+const EVENTS = [
+  ...["snapshot", "resumed", "refetch", "rows", "live", "change", "lagging", "pong"],
+  ...["schema_changed", "overloaded", "behind", "restored"],
+];
+
 class Run {
   #chance;
   #server = new ModelServer();
@@ -50,6 +55,10 @@ class Run {
       [2, () => this.#server.lag()],
       [1, () => this.#server.forget()],
       [1, () => this.#server.alter()],
+      [1, () => this.#server.refuse()],
+      [3, () => this.#server.received({ type: "ping" })],
+      [1, () => this.#restore()],
+      [5, () => this.#askAgain()],
     ];
     let at = this.#chance.below(moves.reduce((sum, [weight]) => sum + weight, 0));
     const [, move] = moves.find(([weight]) => (at -= weight) < 0);
@@ -82,6 +91,16 @@ class Run {
     this.#isConnected = false;
     this.#server.disconnect();
     this.#state.disconnected();
+  }
+
+  #restore() {
+    if (this.#isConnected) this.#disconnect();
+    this.#server.restore([...this.#server.rows].filter(() => this.#chance.happens(0.5)));
+    this.seen.add("restored");
+  }
+
+  #askAgain() {
+    for (const { query } of this.#readers) this.#state.askAgain(query);
   }
 
   #send() {
@@ -117,7 +136,9 @@ class Run {
     this.#connect();
     do {
       this.#exchange();
+      this.#askAgain();
       this.#read(Infinity);
+      this.#send();
     } while (this.#server.outgoing.length > 0);
   }
 
@@ -149,7 +170,7 @@ test(`every reader ends with the server's rows, in ${RUNS} random runs`, () => {
     }
     for (const event of run.seen) seen.add(event);
   }
-  for (const event of ["snapshot", "resumed", "refetch", "rows", "live", "change", "lagging", "schema_changed", "behind"]) {
+  for (const event of EVENTS) {
     assert.ok(seen.has(event), `no run had ${event}: the test proves less than it says`);
   }
 });

@@ -87,7 +87,7 @@ class FakeSocket {
   async serves(rows, seq = 5) {
     const { id } = await this.hears();
     const schema = [{ name: "id", type: "INT" }, { name: "text", type: "TEXT" }];
-    this.says({ type: "subscribed", id, seq, mode: "snapshot", schema, key: [0] });
+    this.says({ type: "subscribed", id, seq, history: "h", mode: "snapshot", schema, key: [0] });
     this.says({ type: "rows", id, seq, rows, last: true });
     this.says({ type: "live", id, channel: 1, seq, changes: [] });
   }

@@ -1,6 +1,7 @@
 /**
  * A server of live queries as the protocol describes it, in memory and without sockets: one table, `id` and `text`,
- * every commit kept until it is forgotten. Messages wait in `outgoing` until a test delivers them.
+ * every commit kept until it is forgotten. Messages wait in `outgoing` until a test delivers them. It may be restored
+ * from a backup: commit numbers are given again then, to other commits of another history.
  */
 
 const SCHEMAS = {
@@ -27,9 +28,10 @@ export class ModelServer {
   rows = new Map();
   version = 0; // of the table's columns
   outgoing = [];
-  #seq = 1;
+  #history = 1;
+  #seq = 10;
   #commits = []; // {seq, changes: [[id, text | null]]}
-  #keptFrom = 1; // commits after it are kept
+  #keptFrom = 10; // commits after it are kept
   #subscriptions = new Map();
 
   /** Writes of one commit: [id, text], or [id, null] for a delete. */
@@ -59,6 +61,24 @@ export class ModelServer {
   /** What resuming from before now answers with `refetch`. */
   forget() {
     this.#keptFrom = this.#seq;
+  }
+
+  /** A backup of a few commits ago, with other rows. Everybody is disconnected. */
+  restore(rows) {
+    this.disconnect();
+    this.#history += 1;
+    this.#seq -= Math.min(this.#seq - 1, 3);
+    this.#keptFrom = 1;
+    this.#commits = [];
+    this.rows = new Map(rows);
+  }
+
+  /** Everybody who is served is refused, for now. */
+  refuse() {
+    for (const { id } of [...this.#subscriptions.values()]) {
+      this.#subscriptions.delete(id);
+      this.#send({ type: "error", id, code: "overloaded", message: "too much to do" });
+    }
   }
 
   alter() {
@@ -92,14 +112,15 @@ export class ModelServer {
     this[`_${message.type}`](message);
   }
 
-  _subscribe({ id, sql, resume, batch_rows = 3 }) {
+  _subscribe({ id, sql, resume, history, batch_rows = 3 }) {
     if (this.#subscriptions.has(id)) throw new Error(`id ${id} is in use`);
-    const known = resume !== null && resume >= this.#keptFrom && resume <= this.#seq;
+    if ((resume === null) !== (history === null)) throw new Error("resume goes with history");
+    const known = history === `h${this.#history}` && resume >= this.#keptFrom && resume <= this.#seq;
     const mode = resume === null ? "snapshot" : known ? "resumed" : "refetch";
     const { schema, key } = SCHEMAS[sql](this.version);
     const one = { id, sql, seq: mode === "resumed" ? resume : this.#seq, batch_rows, stage: "rows", left: [...this.rows] };
     this.#subscriptions.set(id, one);
-    this.#send({ type: "subscribed", id, seq: one.seq, mode, schema, key });
+    this.#send({ type: "subscribed", id, seq: one.seq, history: `h${this.#history}`, mode, schema, key });
     if (mode === "resumed") this.#join(one);
     else this.#batch(one);
   }
@@ -107,6 +128,10 @@ export class ModelServer {
   _next_batch({ id }) {
     const one = this.#subscriptions.get(id);
     if (one?.stage === "rows") this.#batch(one);
+  }
+
+  _ping() {
+    this.#send({ type: "pong", seq: this.#seq });
   }
 
   _unsubscribe({ id }) {

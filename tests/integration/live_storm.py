@@ -1,0 +1,252 @@
+"""Storms of live connections against a server in a process of its own.
+
+    python tests/integration/live_storm.py --cycles 5000 [--seed 1]
+
+First a storm of well-behaved guests, then two of all kinds (storm_guests.py), each of as many cycles, many at a time.
+Meanwhile one subscriber, in a process of its own, writes a row and waits for the change, again and again. Then:
+
+    nothing is left        no subscription, no connection, no group, and as many open files as before
+    memory is back         the second storm leaves no more than the first, but for GROWTH_BYTES
+    others are unharmed    the subscriber's median wait is at most SLOWER times that among well-behaved guests
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from server_fixture import PASSWORD, Address, ServerProcess
+from storm_guests import MIXED, PLAIN, Guests
+
+import tablecast
+
+AT_A_TIME = 16
+SLOWER = 2.0
+GROWTH_BYTES = 16 * 2**20  # of what the allocator keeps, whichever storm it came from
+LARGE_ROWS, LARGE_CHARS = 40, 20_000
+TABLES = """
+CREATE NAMESPACE app;
+CREATE TABLE app.small (id INT PRIMARY KEY, grp INT);
+CREATE TABLE app.large (id INT PRIMARY KEY, body TEXT);
+CREATE TABLE app.watched (id INT PRIMARY KEY, n BIGINT)
+"""
+
+
+# --- the subscriber that must not be harmed ---------------------------------------------------------------------
+
+
+async def watch(url: str) -> None:
+    """Until a line comes; then it says how long each wait took."""
+    waits: list[float] = []
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+    async with await tablecast.connect_async(url, user="system", password=PASSWORD) as db:
+        table = await db.live_table("SELECT id, n FROM app.watched").ready()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        n = 0
+        while not over.done():
+            n += 1
+            began = time.perf_counter()
+            await db.execute("INSERT INTO app.watched VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET n = excluded.n", [n])
+            while dict(table.rows) != {(1,): (1, n)}:
+                await table.changed()
+            waits.append(time.perf_counter() - began)
+    sys.stdout.write(json.dumps(waits) + "\n")
+
+
+class Watcher:
+    """`watch` in a process of its own, for as long as the block lasts; `waits` are there afterwards."""
+
+    def __init__(self, server: Address) -> None:
+        self._url = server.url
+        self.waits: list[float] = []
+
+    async def __aenter__(self) -> Watcher:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "--watch", self._url,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2**24,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert await self._process.stdout.readline() == b"ready\n"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        said, _ = await self._process.communicate(b"enough\n")
+        self.waits = json.loads(said)
+
+
+# --- storms -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Left:
+    """What a server still has after a storm."""
+
+    subscriptions: float
+    connections: float
+    queries: int
+    files: int
+    memory_bytes: int
+
+
+@dataclass
+class Storm:
+    kinds: list[str]
+    seconds: float = 0.0
+    waits: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.waits)
+
+
+async def storm(server: Address, kinds: list[str], cycles: int, seed: int) -> Storm:
+    """`cycles` connections, AT_A_TIME at a time, while the watcher watches."""
+    found, chance = Storm(kinds), random.Random(seed)
+    plan = iter([kinds[number % len(kinds)] for number in range(cycles)])
+    guests = Guests(server, await asyncio.to_thread(token, server), chance.randrange(2**32))
+
+    async def go_on() -> None:
+        for kind in plan:
+            await guests.come(kind)
+
+    async with Watcher(server) as watcher:
+        began = time.perf_counter()
+        await asyncio.gather(*(go_on() for _ in range(AT_A_TIME)))
+        found.seconds = time.perf_counter() - began
+    await guests.leave()
+    found.waits = watcher.waits
+    return found
+
+
+def token(server: Address) -> str:
+    answer = server.post("/auth/login", {"user": "system", "password": PASSWORD})
+    found: str = answer.json()["access_token"]
+    return found
+
+
+def prepare(server: Address) -> None:
+    server.sql(TABLES)
+    server.post("/tables/app.small/rows", [{"id": n, "grp": n % 10} for n in range(100)])
+    for n in range(LARGE_ROWS):
+        server.post("/tables/app.large/rows", [{"id": n, "body": "x" * LARGE_CHARS}])
+
+
+def look(server: ServerProcess) -> Left:
+    metrics = dict(
+        line.rsplit(" ", 1) for line in server.get("/metrics").body.decode().splitlines() if not line.startswith("#")
+    )
+    process = Path(f"/proc/{server.pid}")
+    memory = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
+    return Left(
+        float(metrics["tablecast_live_subscriptions"]),
+        float(metrics["tablecast_live_connections"]),
+        len(server.sql("SELECT * FROM system.live_queries")[0]["rows"]),
+        len(list((process / "fd").iterdir())),
+        int(memory.split()[1]) * 1024,
+    )
+
+
+async def emptied(server: ServerProcess, files: int, seconds: float = 30.0) -> Left:
+    """When the server has noticed that everybody has gone; else what it still has when time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = await asyncio.to_thread(look, server)
+        is_empty = left.subscriptions == left.connections == left.queries == 0 and left.files <= files
+        if is_empty or time.monotonic() > deadline:
+            return left
+        await asyncio.sleep(0.05)
+
+
+def serve(directory: Path) -> ServerProcess:
+    """One that asks silent connections often whether they are there, and is soon full."""
+    settings = {"live_ping_seconds": "1", "live_buffer_bytes": "20000", "log_level": "warning", "durability": "none"}
+    return ServerProcess(
+        directory, environment={f"TABLECAST_{name.upper()}": value for name, value in settings.items()}
+    )
+
+
+@dataclass
+class Weathered:
+    plain: Storm
+    mixed: list[Storm]
+    before: Left
+    left: list[Left]
+
+    @property
+    def slower(self) -> float:
+        return statistics.median([wait for storm in self.mixed for wait in storm.waits]) / self.plain.median
+
+    @property
+    def grown_bytes(self) -> int:
+        """By the second storm of all kinds."""
+        return self.left[1].memory_bytes - self.left[0].memory_bytes
+
+    def problems(self) -> list[str]:
+        found = [
+            f"left behind: {left}"
+            for left in self.left
+            if left.subscriptions or left.connections or left.queries or left.files > self.before.files
+        ]
+        if self.grown_bytes > GROWTH_BYTES:
+            found.append(f"the second storm left {self.grown_bytes:,} bytes more than the first")
+        return found
+
+
+async def weather(server: ServerProcess, cycles: int, seed: int) -> Weathered:
+    prepare(server)
+    await storm(server, PLAIN, AT_A_TIME, seed)  # so that connections which the server keeps for itself are there
+    before = await asyncio.to_thread(look, server)
+    plain = await storm(server, PLAIN, cycles, seed)
+    mixed, left = list[Storm](), list[Left]()
+    for number in range(2):
+        mixed.append(await storm(server, MIXED, cycles, seed + number))
+        left.append(await emptied(server, before.files))
+    return Weathered(plain, mixed, before, left)
+
+
+def report(console: Console, weathered: Weathered, cycles: int) -> list[str]:
+    for found in (weathered.plain, *weathered.mixed):
+        kind = "well-behaved" if found.kinds == PLAIN else "of all kinds"
+        console.print(
+            f"{cycles:,} guests {kind}: {cycles / found.seconds:,.0f}/s, a wait for a change takes {found.median * 1000:.2f} ms "
+            f"(median of {len(found.waits):,})"
+        )
+    console.print(f"memory: {', '.join(f'{left.memory_bytes / 2**20:.0f} MiB' for left in (weathered.before, *weathered.left))}")
+    console.print(f"waits are {weathered.slower:.2f} times as long among guests of all kinds (at most {SLOWER:g})")
+    problems = weathered.problems()
+    if weathered.slower > SLOWER:
+        problems.append(f"waits are {weathered.slower:.2f} times as long")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--watch", metavar="URL", help=argparse.SUPPRESS)
+    given: Any = parser.parse_args()
+    if given.watch is not None:
+        asyncio.run(watch(given.watch))
+        return 0
+    console = Console()
+    console.print(f"seed {given.seed}")
+    with tempfile.TemporaryDirectory(prefix="tablecast-storm-") as directory, serve(Path(directory) / "data") as server:
+        problems = report(console, asyncio.run(weather(server, given.cycles, given.seed)), given.cycles)
+    for problem in problems:
+        console.print(problem, style="red", markup=False, highlight=False)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
