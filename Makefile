@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark check bench bench-server bench-spark bench-live docs crash crash-server crash-spark java lock clean
+.PHONY: help demo test test-spark check bench bench-server bench-spark bench-live bench-edge edge-sim docs crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -23,10 +23,13 @@ $(READY): requirements.lock pyproject.toml
 java:
 	@tools/ensure-java
 
+mosquitto:
+	@tools/ensure-mosquitto
+
 demo: $(READY) java ## run the main job end to end and print what happened
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) java ## run the tests (but for the longest with Spark: make test-spark)
+test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: make test-spark)
 	@tools/ensure-chromium || true
 	@$(BIN)/python -m pytest -n 2 -q -m "not long" $(ARGS)
 
@@ -51,6 +54,12 @@ bench-spark: $(READY) java ## reading, loading and streaming with Spark beside P
 bench-live: $(READY) ## live queries beside the same sockets without a database
 	@$(BIN)/python -m bench.live $(ARGS)
 
+bench-edge: $(READY) mosquitto ## replication over MQTT beside paho in a bare loop; the bytes of comparing
+	@$(BIN)/python -m bench.edge $(ARGS)
+
+edge-sim: $(READY) ## three nodes with broken links, crashes and skewed clocks, in virtual time: 3,000 seeds
+	@$(BIN)/python tests/edge/sim_loop.py $(ARGS)
+
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000
 
@@ -59,6 +68,12 @@ crash-server: $(READY) ## the same over HTTP: 24 publishers and 4 consumers, the
 
 crash-spark: $(READY) java ## a stream on Spark: driver, executors and server killed 20 times
 	@$(BIN)/python tests/spark/kill_loop.py --kills 20
+
+live-race: $(READY) ## 500 races of live queries with writers: every client ends with the rows of its SELECT
+	@$(BIN)/python tests/integration/live_race.py --runs 500
+
+live-storm: $(READY) ## storms of 5,000 live connections, well-behaved and not: nothing is left, others are unharmed
+	@$(BIN)/python tests/integration/live_storm.py --cycles 5000
 
 docs: $(READY) ## check that every link and code block of the docs holds
 	@$(BIN)/python -m pytest -q tests/docs

@@ -14,7 +14,7 @@ import pytest
 
 import tablecast
 from tablecast.cli.backup import restore_from
-from tablecast.codec.catalog import HISTORY_KEY
+from tablecast.codec.catalog import HISTORY_KEY, History, encode_record
 from tablecast.engine.live import LiveHub, LiveSubscription, Told
 from tablecast.errors import DatabaseClosed, InvalidRequest, TablecastError
 from tablecast.model.change import Op
@@ -120,6 +120,21 @@ def test_a_database_from_before_there_were_histories_gets_one() -> None:
     assert again.engine.history != db.engine.history
     with after_a_crash(again) as third:
         assert third.engine.history == again.engine.history
+
+
+@pytest.mark.parametrize("damage", [None, b"\x02", encode_record(History(""))])
+def test_verify_misses_it(damage: bytes | None) -> None:
+    store = MemoryStore()
+    with in_memory(store) as db:
+        assert db.verify().sound
+        batch = store.batch()
+        if damage is None:
+            batch.delete(Family.META, HISTORY_KEY)
+        else:
+            batch.put(Family.META, HISTORY_KEY, damage)
+        store.write(batch)
+        [problem] = db.verify().problems
+        assert "History" in problem or "history" in problem
 
 
 def test_a_crash_loses_nothing_that_was_told_when_each_commit_is_synced() -> None:

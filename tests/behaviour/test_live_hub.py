@@ -772,3 +772,21 @@ def test_nothing_listens_once_everybody_has_gone_and_a_stopped_hub_takes_nobody(
             await s.open("SELECT id FROM app.orders")
 
     run(test)
+
+
+def test_progress_is_what_was_told_and_what_concerned_nobody() -> None:
+    async def test(s: Setting) -> None:
+        listener, subscription = await s.follow("SELECT id FROM app.orders")
+        s.execute("CREATE TABLE app.elsewhere (id INT PRIMARY KEY)")
+        await s.hub.settled()
+        s.execute("INSERT INTO app.elsewhere VALUES (1)")
+        before = s.hub.progress()
+        assert before == s.db.engine.seq, "there was nothing to tell"
+        s.execute("INSERT INTO app.orders (id) VALUES (77)")
+        s.execute("INSERT INTO app.elsewhere VALUES (2)")
+        assert ((77,) in listener.rows, s.hub.progress()) == (False, before), "the loop had no turn to tell it"
+        await s.hub.settled()
+        assert ((77,) in listener.rows, s.hub.progress()) == (True, s.db.engine.seq)
+        s.hub.close(subscription)
+
+    run(test)

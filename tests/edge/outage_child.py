@@ -16,7 +16,7 @@ PIECE = 500
 
 
 def main(path: str, url: str, rows: str) -> None:
-    with node(url, "sender", Path(path)) as db:
+    with node(url, "sender", Path(path), compare_seconds=600) as db:  # what is sent keeps its order
         written = db.query("SELECT count(*) FROM app.notes").rows[0][0]
         while written < int(rows):
             db.insert("app.notes", [{"id": n, "body": f"row {n}"} for n in range(written, written + PIECE)])

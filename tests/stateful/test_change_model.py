@@ -330,7 +330,8 @@ class ChangeMachine(RuleBasedStateMachine):
             assert (found is not None) == (start is not None and start <= since <= published.seq)
             if found is not None:
                 assert applied(self.history.at(since, table), found) == now
-                assert all(change.before != change.after for change in found)
+                # Where rows expire, one that was written again with equal values is told, too.
+                assert table.ttl_ms is not None or all(change.before != change.after for change in found)
                 for owner in USERS if table.schema.per_user else ():
                     mine = changes_since(self.db.engine, published, table, owner, since)
                     assert mine == [change for change in found if table.codec.owner(change.key) == owner]

@@ -231,6 +231,13 @@ def test_a_peer_that_looks_at_nothing_is_not_asked_for_ever() -> None:
     assert dialogue.question() is None
 
 
+def test_messages_are_written_as_specified() -> None:
+    assert sync.encode(AskNodes("app.t", 1, [2, 255])).hex(" ") == (
+        "01 94 a6 6e 6f 64 65 73 3f a5 61 70 70 2e 74 01 92 02 cc ff"
+    )
+    assert sync.encode(Taken()).hex(" ") == "01 91 a5 74 61 6b 65 6e"
+
+
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
     for decode in (sync.decode_question, sync.decode_reply):

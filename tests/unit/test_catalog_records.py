@@ -15,6 +15,7 @@ from tablecast.codec.catalog import (
     ChangeStart,
     CommitMark,
     DroppedUser,
+    History,
     JobRecord,
     LoadIntent,
     LoadStamp,
@@ -85,6 +86,7 @@ RECORDS: list[Any] = [
     LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00", b"\x01", 7),
     LoadIntent("ab", 258),
     ChangeStart(258, 2**40),
+    History("7f3a90c1d2e4b586", ends=True),
     JobRecord("retention", "failed", 1, None, 2, 3, 4, "disk full"),
     User("ann", Role.DBA, "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA", 1, 2, 258),
     DroppedUser("ann", 5),
@@ -106,6 +108,7 @@ GOLDEN = [
     ),
     (NextIds(8, 4, 2), "0183a57461626c6508a5746f70696304a46c6f616402"),
     (ChangeStart(258, 77), "0182a866726f6d5f736571cd0102ac62797465735f6265666f72654d"),
+    (History("ab", ends=True), "0182a26964a26162a4656e6473c3"),
     (LoadStamp(258, 5, 3), "0183a3736571cd0102a574735f6d7305a4726f777303"),
 ]
 

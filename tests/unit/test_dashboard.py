@@ -16,6 +16,7 @@ import tablecast
 from tablecast.engine.live import HubStats
 from tablecast.engine.live_told import Counts
 from tablecast.engine.pipelines import PipelineReport
+from tablecast.model.replication_status import ReplicationStatus
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
 
@@ -33,6 +34,19 @@ TOKEN = re.compile(
 
 
 # --- what there is ---
+
+
+class Carrier:
+    """Replication, as far as metrics ask."""
+
+    def status(self) -> ReplicationStatus:
+        return ReplicationStatus("here")
+
+    def watch(self) -> Iterator[ReplicationStatus]:
+        return iter(())
+
+    def stop(self) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +68,7 @@ def series() -> dict[str, set[str]]:
         db.run_job("claims")
         report = PipelineReport("running", "here:1", positions={"app.events": [1]}, of_file=True)
         db.engine.pipeline_reports.put("app.p", report)
+        db.engine.replication.carrier = Carrier()
         families = list(text_string_to_metric_families(metrics.render().decode()))
     found_series: dict[str, set[str]] = {}
     for family in families:
@@ -179,7 +194,7 @@ def documented() -> dict[str, tuple[str, set[str]]]:
     """Name → type and labels, as the tables of the page say."""
     found = {}
     for line in DOCS.read_text().splitlines():
-        row = re.match(r"\| `((?:tablecast|process)_\w+)` \| (\w+) \| ([\w, ]*) ?\|", line)
+        row = re.match(r"\| `((?:tablecast|replication|process)_\w+)` \| (\w+) \| ([\w, ]*) ?\|", line)
         if row:
             found[row[1]] = row[2], {label.strip() for label in row[3].split(",") if label.strip()}
     return found

@@ -28,6 +28,7 @@ from tablecast.codec.catalog import (
     AuditEntry,
     ChangeStart,
     CommitMark,
+    History,
     LoadIntent,
     LoadStamp,
     LoadWriter,
@@ -122,6 +123,7 @@ SAID = Append(
     [b'["42"]'], [b'{"_table":"app.orders","id":"42"}'], [0],
 )  # fmt: skip
 PAYLOADS = PayloadEncoder(ORDERS)
+A_HISTORY = History("7f3a90c1d2e4b586")
 ANN = User("ann", Role.SERVICE, None, MS_2022, MS_2022, 258)
 AUDITED = AuditEntry("ann", Role.DBA, "DROP TOPIC", "app.events", "ok", "", None, MS_2022)
 A_LOAD = LoadStamp(258, MS_2022, 1000)
@@ -171,6 +173,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "change-record": lambda: encode_changes(MS_2022, 77, CHANGED),
     "change-start-key": lambda: catalog.change_start_key(7),
     "change-start-record": lambda: encode_record(ChangeStart(258, 77)),
+    "history-record": lambda: encode_record(A_HISTORY),
     "user-record": lambda: encode_record(ANN),
     "audit-entry": lambda: encode_record(AUDITED),
     "payload-full": lambda: PAYLOADS.full(order(note=GIFT)),
@@ -213,6 +216,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "change-record": (lambda data: (decode_change_head(data), decode_changes(data)), ((MS_2022, 77), CHANGED)),
     "change-start-key": (catalog.decode_change_start_key, 7),
     "change-start-record": (lambda data: decode_record(ChangeStart, data), ChangeStart(258, 77)),
+    "history-record": (lambda data: decode_record(History, data), A_HISTORY),
     "user-record": (lambda data: decode_record(User, data), ANN),
     "audit-entry": (lambda data: decode_record(AuditEntry, data), AUDITED),
     "event": (decode_event, GOLDEN),

@@ -89,6 +89,9 @@ BOTH_DATABASES = {
     "verify": "progress=None",
     "interrupt": "",
     "backup": "path",
+    "replication": "<property>",
+    "replicate": "url, *, node_id=None, prefix='tablecast', overflow='coalesce', outbox_events=10000, "
+    "compare_seconds=60.0, ca_file=''",
     "consumer": "topic, group, *, name=None, batch=100, visibility_seconds=60.0",
     "close": "",
 }

@@ -187,7 +187,7 @@ def test_a_key_value_table_maps_to_bare_keys_and_values() -> None:
 def test_what_a_bare_event_cannot_tell() -> None:
     with pytest.raises(InvalidEvent, match="NULL"):
         replicated_rows(KV).value(row_codec(KV).struct("k", None))
-    with pytest.raises(InvalidEvent, match="reads as a row of the table app.orders"):
+    with pytest.raises(InvalidEvent, match=r"reads as a row of the table app\.orders"):
         replicated_rows(KV).check_key("app.orders:5")
     replicated_rows(KV).check_key("app:orders.5")
     replicated_rows(ORDERS).check_key("app.orders:5")

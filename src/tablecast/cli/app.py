@@ -187,6 +187,17 @@ def serve(
     durability: Annotated[
         str | None, typer.Option("--durability", metavar="fsync|interval(ms)|none", help="What a crash may lose.")
     ] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option("--mqtt", metavar="URL", help="The MQTT broker to replicate through, as mqtt://host:1883."),
+    ] = None,
+    node_id: Annotated[
+        str | None, typer.Option("--node-id", metavar="NAME", help="The name of this node among its peers.")
+    ] = None,
+    mqtt_prefix: Annotated[
+        str | None,
+        typer.Option("--mqtt-prefix", metavar="TOPIC", help="The first levels of its topics (default: tablecast)."),
+    ] = None,
     log_format: Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Of log lines.")] = None,
     log_level: Annotated[
         str | None, typer.Option("--log-level", metavar="debug|info|warning|error", help="The least that is logged.")
@@ -210,8 +221,8 @@ def serve(
 
     flags = {
         "data": data, "host": host, "port": port, "tls_certificate": tls_certificate, "tls_key": tls_key,
-        "insecure_network": insecure_network, "durability": durability, "log_format": log_format,
-        "log_level": log_level,
+        "insecure_network": insecure_network, "durability": durability, "mqtt": mqtt, "node_id": node_id,
+        "mqtt_prefix": mqtt_prefix, "log_format": log_format, "log_level": log_level,
     }  # fmt: skip
     configuration = configure(config, flags, settings or [])
     if print_config:

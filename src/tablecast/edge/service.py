@@ -84,7 +84,8 @@ class EdgeService:
 
     def watch(self) -> Iterator[ReplicationStatus]:
         """The status now, and again whenever it has changed, until the node stops."""
-        return self._board.watch()
+        for _ in self._board.watch():
+            yield self.status()
 
     def stop(self) -> None:
         """Ends the node. What was not published stays in the outbox. Idempotent."""

@@ -258,6 +258,42 @@ def live_queries(engine: Engine) -> pa.Table:
     )  # fmt: skip
 
 
+def replication(engine: Engine) -> pa.Table:
+    """This node, if it is one."""
+    now = engine.replication.status()
+    rows = [] if now.node_id is None else [(
+        now.node_id, now.broker, now.online, now.sequence, now.pending, now.given_up, now.last_flush_ms, now.last_error,
+        now.last_error_ms, now.published, now.publish_errors, now.applied, now.beaten, now.seen, now.quarantined, now.ahead,
+        ", ".join(now.peers), now.rounds, now.differing, now.pulled, now.pushed,
+    )]  # fmt: skip
+    return _table(
+        [
+            ("node_id", pa.string()), ("broker", pa.string()), ("online", pa.bool_()), ("sequence", pa.int64()),
+            ("pending", pa.int64()), ("given_up", pa.int64()), ("last_flush", _TIME), ("last_error", pa.string()),
+            ("last_error_at", _TIME), ("published", pa.int64()), ("publish_errors", pa.int64()), ("applied", pa.int64()),
+            ("beaten", pa.int64()), ("seen", pa.int64()), ("quarantined", pa.int64()), ("ahead", pa.int64()),
+            ("peers", pa.string()), ("rounds", pa.int64()), ("differing", pa.int64()), ("pulled", pa.int64()),
+            ("pushed", pa.int64()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
+def replication_quarantine(engine: Engine) -> pa.Table:
+    """Events that were set aside, the oldest first."""
+    rows = [
+        (aside.time_ms, aside.outgoing, aside.key, aside.node_id, aside.seq, aside.bytes, aside.reason)
+        for aside in engine.replication.quarantine()
+    ]
+    return _table(
+        [
+            ("time", _TIME), ("outgoing", pa.bool_()), ("key", pa.string()), ("node_id", pa.string()),
+            ("sequence", pa.int64()), ("bytes", pa.int64()), ("reason", pa.string()),
+        ],
+        rows,
+    )  # fmt: skip
+
+
 _RATES = ("input_rows_per_second", "processed_rows_per_second")
 
 
@@ -297,6 +333,8 @@ SYSTEM_TABLES: dict[str, SystemTable] = {
     "loads": SystemTable(loads),
     "pipelines": SystemTable(pipelines),
     "live_queries": SystemTable(live_queries, Role.DBA),
+    "replication": SystemTable(replication),
+    "replication_quarantine": SystemTable(replication_quarantine),
     "settings": SystemTable(settings),
     "users": SystemTable(users, Role.DBA),
     "audit_log": SystemTable(audit_log, Role.DBA),

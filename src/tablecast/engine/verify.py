@@ -30,6 +30,7 @@ from tablecast.codec.catalog import (
     AuditEntry,
     CommitMark,
     DroppedUser,
+    History,
     LoadStamp,
     LoadWriter,
     LogStart,
@@ -118,6 +119,7 @@ class _Verifier:
         self._catalog: Catalog = load_catalog(self._reader)
         self._logs = load_logs(self._reader, self._catalog)
         self._check_ids()
+        self._check_history()
         self._check_users()
         self._check_audit()
         self._check_loads()
@@ -146,6 +148,11 @@ class _Verifier:
             for route in topic.routes:
                 if route.table_id not in self._catalog.tables:
                     self._bad(f"topic {topic.full_name} has a source whose table {route.table_id} does not exist")
+
+    def _check_history(self) -> None:
+        stored = self._reader.get(Family.META, records.HISTORY_KEY)
+        if stored is None or not decode_record(History, stored).id:
+            self._bad("there is no record that says which history the commit numbers are of")
 
     # --- accounts ---
 

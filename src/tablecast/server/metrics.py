@@ -27,6 +27,8 @@ from tablecast.engine.observer import CommitReport
 from tablecast.engine.system import pipelines, topic_groups, topics
 from tablecast.engine.writer import QUEUE_COMMANDS
 from tablecast.errors import UnknownTopic
+from tablecast.model.replication import MAX_EPOCH_EVENTS
+from tablecast.model.replication_status import ReplicationStatus
 from tablecast.model.topic import Topic
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -131,6 +133,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
         self._declare_engine()
         self._declare_requests()
+        self._declare_replication()
         self._registry.register(self)
         engine.observe(self)
 
@@ -247,6 +250,23 @@ class Metrics(Collector):
         except UnknownTopic:  # dropped meanwhile, or a name that was completed with the request's namespace
             return OTHER
 
+    # --- told by replication: see edge.status ---
+
+    def _declare_replication(self) -> None:
+        self._publish_latency = self._histogram(
+            "replication_publish_latency_seconds", "From sending an event to its acknowledgement.", LATENCY_BUCKETS
+        )
+        self._flush = self._histogram(
+            "replication_outbox_flush_duration_seconds", "From the first pending event to none.", REQUEST_BUCKETS
+        )
+
+    def events_published(self, seconds: Sequence[float]) -> None:
+        for each in seconds:
+            self._publish_latency.add(each)
+
+    def outbox_flushed(self, seconds: float) -> None:
+        self._flush.add(seconds)
+
     # --- declaring ---
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -283,6 +303,8 @@ class State(Collector):
         if self.live is not None:
             stats, connections = self.live
             yield from _live(stats(), connections())
+        if engine.replication.carrier is not None:
+            yield from _replication(engine.replication.status())
         yield from self._read()
 
     def _read(self) -> list[Metric]:
@@ -343,6 +365,29 @@ def _pipelines(engine: Engine) -> list[Metric]:
     ]
 
 
+def _replication(now: ReplicationStatus) -> Iterator[Metric]:
+    """Counts are since the server was started."""
+    yield _gauge("replication_online", "1 while connected to the broker.", now.online)
+    yield _gauge("replication_outbox_size", "Events that the broker has not acknowledged.", now.pending)
+    count = now.sequence & MAX_EPOCH_EVENTS  # a sample is a float, which cannot hold the whole number
+    yield _gauge("replication_sequence_number_current", "The number of this node's last event in its epoch.", count)
+    yield _gauge("replication_peers", "Other nodes that are online.", len(now.peers))
+    yield _count("replication_events_published_total", "Events that the broker acknowledged.", now.published)
+    yield _count("replication_publish_errors_total", "Events that the broker refused.", now.publish_errors)
+    yield _count("replication_events_dropped_total", "Events given up for want of room, ever.", now.given_up)
+    yield _labelled_count(
+        "replication_events_received_total",
+        "Events of other nodes, by what became of them.",
+        ("outcome",),
+        {(name,): getattr(now, name) for name in ("applied", "beaten", "seen", "quarantined")},
+    )
+    yield _count("replication_clocks_ahead_total", "Events whose writer's clock is over 5 min ahead.", now.ahead)
+    yield _count("replication_comparisons_total", "Comparisons with a peer that came to their end.", now.rounds)
+    yield _count("replication_comparisons_differing_total", "Of them, those that found a difference.", now.differing)
+    yield _count("replication_events_pulled_total", "Events brought by comparing.", now.pulled)
+    yield _count("replication_events_pushed_total", "Events given by comparing.", now.pushed)
+
+
 def _live(stats: HubStats, connections: int) -> Iterator[Metric]:
     counts = stats.counts
     yield _gauge("tablecast_live_connections", "Sockets and streams of live queries.", connections)
@@ -362,6 +407,13 @@ def _gauge(name: str, meaning: str, value: float) -> Metric:
 
 def _count(name: str, meaning: str, value: float) -> Metric:
     return CounterMetricFamily(name, meaning, value=value)
+
+
+def _labelled_count(name: str, meaning: str, labels: Sequence[str], values: Mapping[Place, float]) -> Metric:
+    family = CounterMetricFamily(name, meaning, labels=labels)
+    for place, value in values.items():
+        family.add_metric(place, value)
+    return family
 
 
 def _labelled(name: str, meaning: str, labels: Sequence[str], values: Mapping[Place, float]) -> Metric:

@@ -31,6 +31,7 @@ from tablecast.server.listening import bind, tls_context, url
 from tablecast.server.live_socket import socket_class
 from tablecast.server.logs import configure_logging
 from tablecast.server.metrics import Metrics
+from tablecast.server.replicating import replicating
 from tablecast.server.settings import Settings
 from tablecast.server.tokens import SECRET_BYTES, load_secret
 from tablecast.server.tracing import traced
@@ -158,9 +159,11 @@ async def opened_database(settings: Settings) -> AsyncIterator[AsyncDatabase]:
 @contextmanager
 def _application(db: AsyncDatabase, settings: Settings, lifecycle: Lifecycle) -> Iterator[ASGIApp]:
     secret = secrets.token_bytes(SECRET_BYTES) if settings.data == MEMORY else load_secret(Path(settings.data))
+    metrics = Metrics(db.engine)
     with (
         closing(Authenticator(db.database, settings, secret)) as auth,
-        traced(create_app(db, settings, auth, Metrics(db.engine), lifecycle), settings) as app,
+        replicating(db.engine, settings, metrics),
+        traced(create_app(db, settings, auth, metrics, lifecycle), settings) as app,
     ):
         yield app
 

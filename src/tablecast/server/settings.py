@@ -12,7 +12,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +20,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StructType, Type, type_info
 
+from tablecast.edge.address import check_prefix, parse_address
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
 from tablecast.engine.durability import Durability
+from tablecast.engine.identity import check_node_id
 from tablecast.errors import InvalidRequest
 
 PREFIX = "TABLECAST_"
@@ -31,6 +33,7 @@ MAX_PART_BYTES = 2**31  # of a load: what one task of a large job sends; it goes
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Overflow = Literal["coalesce", "block", "drop_oldest"]
 
 
 def _about(meaning: str, *, ge: float | None = None, le: float | None = None) -> Meta:
@@ -110,6 +113,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 7 * DAY_SECONDS
     allow_user_role_consume: Annotated[bool, _about("let the role user consume, only messages of its own rows")] = False
 
+    mqtt: Annotated[
+        str,
+        _about(
+            "the MQTT broker to replicate through, as mqtt://user:password@host:1883 or mqtts://…; none: no replication"
+        ),
+    ] = ""
+    node_id: Annotated[str, _about("the name of this node among its peers, given once and kept; none: made up")] = ""
+    mqtt_prefix: Annotated[
+        str, _about("the first levels of all topics at the broker; nodes that share it replicate")
+    ] = "tablecast"
+    mqtt_ca: Annotated[
+        str, _about("a PEM file with the certificates that the broker's is signed by; none: the system's")
+    ] = ""
+    mqtt_overflow: Annotated[Overflow, _about("what happens when more events wait than mqtt_outbox_events allows")] = (
+        "coalesce"
+    )
+    mqtt_outbox_events: Annotated[
+        int, _about("events that may wait for the broker before mqtt_overflow acts", ge=1, le=1_000_000_000)
+    ] = 10_000
+    mqtt_compare_seconds: Annotated[
+        float, _about("how often this node compares its tables with those of a peer", ge=0.1, le=DAY_SECONDS)
+    ] = 60.0
+
     drain_seconds: Annotated[int, _about("how long requests may go on after the signal to stop", ge=0, le=3_600)] = 30
     metrics_public: Annotated[bool, _about("/metrics without credentials")] = False
     log_format: Annotated[LogFormat, _about("how log lines are written")] = "text"
@@ -117,7 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     otel_endpoint: Annotated[str, _about("where traces are sent, an OTLP/HTTP address; needs tablecast[otel]")] = ""
 
     def __post_init__(self) -> None:
-        _check_durability(self.durability)
+        _check("durability", Durability.parse, self.durability)
         if bool(self.tls_certificate) != bool(self.tls_key):
             given, missing = ("tls_certificate", "tls_key") if self.tls_certificate else ("tls_key", "tls_certificate")
             raise InvalidRequest(f"{given} is set and {missing} is not: TLS takes both", setting=missing)
@@ -129,6 +155,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         for proxy in self.proxies:
             _check_network(proxy)
+        self._check_replication()
+
+    def _check_replication(self) -> None:
+        if self.mqtt:
+            _check("mqtt", parse_address, self.mqtt)
+        elif self.node_id:
+            raise InvalidRequest("node_id is set and mqtt is not: a node has a broker", setting="node_id")
+        _check("mqtt_prefix", check_prefix, self.mqtt_prefix)
+        if self.node_id:
+            _check("node_id", check_node_id, self.node_id)
         for origin in self.origins:
             _check_origin(origin)
 
@@ -222,11 +258,12 @@ def _meant(key: str) -> str:
     return f": did you mean {near[0]}?" if near else "; `tablecast serve --print-config` lists them"
 
 
-def _check_durability(text: str) -> None:
+def _check(setting: str, judge: Callable[[str], object], text: str) -> None:
+    """What somebody else judges, with the name of the setting."""
     try:
-        Durability.parse(text)
+        judge(text)
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, setting="durability") from None
+        raise InvalidRequest(error.message, setting=setting) from None
 
 
 def _check_network(text: str) -> None:

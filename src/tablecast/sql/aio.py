@@ -28,6 +28,7 @@ from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import GiveBack, Given, Settle
+from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.rows import Written
 from tablecast.engine.verify import Progress, VerifyReport
@@ -418,6 +419,34 @@ class AsyncDatabase(AsyncSession):
 
     async def interrupt(self) -> None:
         self.database.interrupt()
+
+    @property
+    def replication(self) -> Replication:
+        """Status of the replicated tables, the outbox, and what was set aside. What waits for the disk blocks the loop."""
+        return self.database.replication
+
+    async def replicate(
+        self,
+        url: str,
+        *,
+        node_id: str | None = None,
+        prefix: str = "tablecast",
+        overflow: str = "coalesce",
+        outbox_events: int = 10_000,
+        compare_seconds: float = 60.0,
+        ca_file: str = "",
+    ) -> Carrier:
+        """As `Database.replicate`."""
+        return await self._call(
+            self.database.replicate,
+            url,
+            node_id=node_id,
+            prefix=prefix,
+            overflow=overflow,
+            outbox_events=outbox_events,
+            compare_seconds=compare_seconds,
+            ca_file=ca_file,
+        )
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         await self._call(self.database.backup, path)

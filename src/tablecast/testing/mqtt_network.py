@@ -232,6 +232,7 @@ class MemoryLink:
     def close(self) -> None:
         """As a process that was killed: nobody says farewell, the broker notices."""
         self._closed = True
+        self._online = False
         self._network.lose_connection(self)
 
     # --- packets to the broker ---
