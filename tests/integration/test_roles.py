@@ -10,9 +10,11 @@ the account `system` runs before.
 
 from __future__ import annotations
 
+import http.client
 import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -165,7 +167,8 @@ NEVER = [
 SYSTEM_TABLE_READERS = {
     "namespaces": SERVICE, "tables": SERVICE, "columns": SERVICE, "topics": SERVICE, "topic_sources": SERVICE,
     "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
-    "pipelines": SERVICE, "users": DBA, "audit_log": DBA,
+    "pipelines": SERVICE, "replication": SERVICE, "replication_quarantine": SERVICE, "live_queries": DBA, "users": DBA,
+    "audit_log": DBA,
 }  # fmt: skip
 
 # --- every access level -----------------------------------------------------------------------------------------
@@ -256,6 +259,7 @@ ENDPOINTS = [
 ]  # fmt: skip
 REFRESH = ("POST", f"{API}/auth/refresh")  # each needs a token of its own: a test of its own
 # These need something that was opened before: a test of its own, too.
+LIVE = ("GET", f"{API}/live")  # does not end by itself: a test of its own
 OF_A_SNAPSHOT = ("GET", f"{API}/snapshots/{{snapshot}}/rows")
 OF_A_LOAD = [("PUT", f"{API}/loads/{{load}}/parts/{{part}}"), ("POST", f"{API}/loads/{{load}}/commit")]
 
@@ -330,8 +334,19 @@ def test_what_runs_on_spark_is_described_to_service_and_above(server: ServerThre
         )
 
 
+@pytest.mark.parametrize(("table", "least"), [("app.public", USER), ("app.private", SERVICE), ("app.own", USER)])
+def test_live_queries_are_for_who_may_read_the_table(server: ServerThread, table: str, least: str) -> None:
+    """An answer that is let in does not end: its head is looked at."""
+    for role in ROLES:
+        headers = {} if role == "nobody" else {"Authorization": basic(ACCOUNT[role], PASSWORDS[role])}
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
+        connection.request(LIVE[0], f"{LIVE[1]}?{urlencode({'sql': f'SELECT * FROM {table}'})}", headers=headers)
+        assert connection.getresponse().status == expected(role, least), (role, table)
+        connection.close()
+
+
 def test_every_endpoint_has_a_row() -> None:
-    apart = {REFRESH, OF_A_SNAPSHOT, *OF_A_LOAD}
+    apart = {REFRESH, OF_A_SNAPSHOT, *OF_A_LOAD, LIVE}
     assert {(row.method, row.path) for row in ENDPOINTS} | apart == {(e.method, e.path) for e in SERVED}
 
 

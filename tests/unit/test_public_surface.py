@@ -130,6 +130,7 @@ BULK_CLIENT = {
     "read_snapshot": "snapshot_id, start=None, end=None, *, seq=False",
     "close_snapshot": "snapshot_id",
     "begin_load": "table, writer_id, batch_id, *, mode='insert', kind='rows', op_column=None",
+    "begin_backfill": "source, writer_id, batch_id=0",
     "put_part": "load_id, part, source, *, attempt='0', content_type='application/vnd.apache.arrow.stream'",
     "commit_load": "load_id, parts, *, dead_letters=(), patience_seconds=21600.0",
     "abort_load": "load_id",

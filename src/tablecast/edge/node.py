@@ -124,7 +124,8 @@ class EdgeNode:
         self._anti_entropy.connected()
 
     def disconnected(self, error: TablecastError) -> None:
-        self._board.disconnected(error)
+        # Some brokers refuse an event and then hang up: the refusal says more than the end of the connection.
+        self._board.disconnected(None if self.publisher.paused else error)
         self.publisher.disconnected()
         self._applier.disconnected()
         self._anti_entropy.disconnected()

@@ -82,7 +82,6 @@ class Publisher:
     def connected(self, limits: Limits) -> None:
         self._online = True
         self._max_bytes = limits.max_packet_bytes
-        self._window.resume()
         self.woken()
 
     def disconnected(self) -> None:
@@ -94,6 +93,11 @@ class Publisher:
         self._sent_at.clear()
         if suspect is not None:
             self._set_aside(suspect, "the broker closed the connection whenever it was sent")
+
+    @property
+    def paused(self) -> bool:
+        """Whether the broker refused this node's events, and is asked again in a while, on whatever connection."""
+        return self._window.paused
 
     def woken(self) -> None:
         """The outbox grew, or there is room again. Many calls are one look."""

@@ -66,8 +66,9 @@ class StatusBoard:
     def connected(self) -> None:
         self._replace(online=True)
 
-    def disconnected(self, error: BaseException) -> None:
-        self._replace(online=False, **self._told(error))
+    def disconnected(self, error: BaseException | None) -> None:
+        """Without an error, the last one stays."""
+        self._replace(online=False, **({} if error is None else self._told(error)))
 
     def took(self, outcomes: Sequence[Any]) -> None:
         """What became of events of other nodes."""
