@@ -124,6 +124,19 @@ def flipped(file: Path, position: int) -> None:
     file.write_bytes(content)
 
 
+def test_a_manifest_that_lists_fewer_families_is_not_an_empty_database(killed: Path, tmp_path: Path) -> None:
+    """RocksDB takes a cut MANIFEST, or a damaged length in it, for its end, and lists the families up to there."""
+    [file] = [found.relative_to(killed) for found in killed.glob("store/MANIFEST-*")]
+    size = (killed / file).stat().st_size
+    for keep in spread(size, 20)[:-1]:
+        path = tmp_path / f"cut-at-{keep}"
+        shutil.copytree(killed, path)
+        os.truncate(path / file, keep)
+        with pytest.raises((CorruptData, StorageFailure)):
+            everything(path)
+        shutil.rmtree(path)
+
+
 @pytest.mark.parametrize(
     ("image", "pattern"),
     [

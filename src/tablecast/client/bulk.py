@@ -13,7 +13,6 @@ is the error that the server raised. Memory stays flat: files are sent as they a
 from __future__ import annotations
 
 import http.client
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from tablecast.client.bulk_server import Server
 from tablecast.client.bulk_transport import Arriving, BulkTransport, Pieces, Silence, Source
 from tablecast.client.connection import ARROW_STREAM, MSGPACK
 from tablecast.client.failures import Failure, rebuilt, refusal
+from tablecast.client.retry import chance
 from tablecast.client.statements import Kind, kind_of
 from tablecast.client.transport import NoAnswer
 from tablecast.client.wire import DEFAULT_NAMESPACE
@@ -333,7 +333,7 @@ class _Attempts:
             raise cause
         backoff = next(self._backoffs, None)
         asked = float(cause.details.get("retry_after_seconds", 0.0)) if isinstance(cause, TablecastError) else 0.0
-        wait = max((backoff or 0.0) * random.uniform(0.5, 1.0), asked)
+        wait = max((backoff or 0.0) * chance.uniform(0.5, 1.0), asked)
         if backoff is None or self._monotonic() + wait > self._until:
             raise (self.lost(cause) if isinstance(cause, NoAnswer) else cause) from cause
         self._sleep(wait)

@@ -8,7 +8,6 @@ reads, acks, and writes with an idempotency key.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ import msgspec
 from tablecast.client.bulk_server import Server
 from tablecast.client.failures import refusal
 from tablecast.client.retry import Retry
+from tablecast.client.retry import chance as pauses
 from tablecast.client.tokens import Tokens
 from tablecast.client.transport import Answer, Incoming, NoAnswer, Transport
 from tablecast.errors import (
@@ -76,7 +76,7 @@ class Connection:
         retry: Retry,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = pauses.random,
     ) -> None:
         self.url, user, password = _address(url, user, password, token)
         self._transport = Transport(self.url)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 from tablecast.errors import InvalidRequest
+
+chance = Random()  # for pauses. Our own: who seeds `random` must not find that others draw from it
 
 
 @dataclass(frozen=True, slots=True)

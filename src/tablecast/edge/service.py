@@ -7,11 +7,11 @@ else waiting.
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tablecast.client.retry import chance
 from tablecast.edge.address import BrokerAddress, parse_address
 from tablecast.edge.link import MqttLink
 from tablecast.edge.node import EdgeNode, EdgeSettings, outfit
@@ -57,12 +57,12 @@ class EdgeService:
         self._board = StatusBoard(engine.now_ms, ReplicationStatus(node_id, broker=str(address)))
         self._loop = asyncio.new_event_loop()
         try:
-            self._link = MqttLink(address, outfit(settings.prefix, node_id), self._loop, random.random, ca_file=ca_file)
+            self._link = MqttLink(address, outfit(settings.prefix, node_id), self._loop, chance.random, ca_file=ca_file)
         except TablecastError:
             self._loop.close()
             raise
         replica = EngineReplica(engine, self._loop)
-        self._node = EdgeNode(replica, self._link, self._loop, random.random, settings, self._board)
+        self._node = EdgeNode(replica, self._link, self._loop, chance.random, settings, self._board)
         self._stop_waking = replica.on_growth(self._node.publisher.woken)
         self._thread = threading.Thread(target=self._run, name="tablecast-edge", daemon=True)
 

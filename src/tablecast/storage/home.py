@@ -82,6 +82,12 @@ class Home:
     def finish(self) -> None:
         self._write_marker(creating=False)
 
+    @property
+    def format(self) -> int:
+        """Of a database that is here."""
+        marker = self._read_marker()
+        return FORMAT if marker is None else marker.format
+
     def raise_format(self) -> None:
         """From now on only a tablecast that reads this format opens it."""
         marker = self._read_marker()

@@ -160,38 +160,43 @@ def _options(cache: Cache, mode: DBRecoveryMode, *, create: bool) -> Options:
 # --- opening ------------------------------------------------------------------------------------------------
 
 
+# The format that brought a family; the others were there from the first.
+_SINCE = {Family.CHANGES: 3, Family.VERSIONS: 3, Family.BUCKETS: 3}
+_ALL = [family.value for family in Family]
+
+
 def _open_native(
-    path: Path, cache: Cache, mode: DBRecoveryMode, *, create: bool = False, read_only: bool = False
+    path: Path,
+    cache: Cache,
+    mode: DBRecoveryMode,
+    families: list[str],
+    *,
+    create: bool = False,
+    read_only: bool = False,
 ) -> Rdict:
-    families = {name: _family_options(cache) for name in (_names() if create else _families_at(path))}
+    options = {name: _family_options(cache) for name in families}
     access = AccessType.read_only(error_if_log_file_exist=False) if read_only else AccessType.read_write()
-    return Rdict(str(path), _options(cache, mode, create=create), families, access)
+    return Rdict(str(path), _options(cache, mode, create=create), options, access)
 
 
-def _names() -> list[str]:
-    return [family.value for family in Family]
+def _families_at(home: Home) -> list[str]:
+    """Those that a database of its format must have, and those that an interrupted upgrade has added already.
 
-
-def _families_at(path: Path) -> list[str]:
-    """The families to open: those there are. Where that cannot be read, all; opening will tell what is wrong."""
-    try:
-        present = Rdict.list_cf(str(path), Options(raw_mode=True))
-    except Exception:
-        return _names()
-    return [name for name in _names() if name in present]
-
-
-def _add_families(native: Rdict, cache: Cache, path: Path) -> None:
-    """Those that the tablecast which made this database did not have yet."""
-    for name in set(_names()).difference(_families_at(path)):
-        native.create_column_family(name, _family_options(cache))
+    Not simply those that RocksDB lists: a damaged MANIFEST may list fewer, and opened without them, and with new ones in
+    their place, the database would look empty.
+    """
+    expected = [family.value for family in Family if _SINCE.get(family, 1) <= home.format]
+    if len(expected) == len(_ALL):
+        return expected
+    added = set(Rdict.list_cf(str(home.store), Options(raw_mode=True)))
+    return [name for name in _ALL if name in expected or name in added]
 
 
 def _create(home: Home) -> Rdict:
     """Makes the store; the marker says that it is complete only when it is."""
     try:
         cache = Cache(_BLOCK_CACHE_BYTES)
-        native = _open_native(home.store, cache, DBRecoveryMode.absolute_consistency(), create=True)
+        native = _open_native(home.store, cache, DBRecoveryMode.absolute_consistency(), _ALL, create=True)
     except Exception as error:
         refusal = _refusal(error, home.path)
         if not isinstance(refusal, DatabaseLocked):  # then another process is just creating it
@@ -211,36 +216,39 @@ def _open(home: Home) -> Rdict:
     acknowledged = Watermark.read(home.path)
     cache = Cache(_BLOCK_CACHE_BYTES)
     try:
-        native = _recover(home.store, cache, acknowledged)
+        families = _families_at(home)
+        native = _recover(home.store, cache, families, acknowledged)
     except TablecastError:
         raise
     except Exception as error:
         raise _refusal(error, home.path) from error
     try:
+        for name in _ALL:
+            if name not in families:  # the tablecast that made this database did not have it yet
+                native.create_column_family(name, _family_options(cache))
         home.raise_format()
-        _add_families(native, cache, home.store)
     except Exception as error:
         native.close()
         raise _refusal(error, home.path) from error
     return native
 
 
-def _recover(path: Path, cache: Cache, acknowledged: int) -> Rdict:
+def _recover(path: Path, cache: Cache, families: list[str], acknowledged: int) -> Rdict:
     """Opens what is there; see "Recovery" above."""
     try:
-        native = _open_native(path, cache, DBRecoveryMode.absolute_consistency())
+        native = _open_native(path, cache, DBRecoveryMode.absolute_consistency(), families)
     except Exception as error:
         if not str(error).startswith("Corruption"):
             raise
-        _require_harmless_tail(path, cache, acknowledged, error)
-        native = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records())
+        _require_harmless_tail(path, cache, families, acknowledged, error)
+        native = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records(), families)
     _require_acknowledged(path, native, acknowledged)
     return native
 
 
-def _require_harmless_tail(path: Path, cache: Cache, acknowledged: int, error: Exception) -> None:
+def _require_harmless_tail(path: Path, cache: Cache, families: list[str], acknowledged: int, error: Exception) -> None:
     try:
-        look = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records(), read_only=True)
+        look = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records(), families, read_only=True)
     except Exception:
         raise error from None  # more than the tail is damaged: the first report stands
     _require_acknowledged(path, look, acknowledged)

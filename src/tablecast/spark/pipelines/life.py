@@ -10,7 +10,6 @@ A pipeline has its own thread, session and scheduler pool: whatever happens to i
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tablecast.client.bulk import BulkClient
+from tablecast.client.retry import chance
 from tablecast.errors import CorruptData
 from tablecast.spark.offsets import stream_offset
 from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged
@@ -111,7 +111,7 @@ class Life(threading.Thread):
 
     def _pause(self, failures: int) -> float:
         pause = min(LONGEST_BACKOFF_SECONDS, self._terms.first_backoff_seconds * 2 ** min(failures - 1, 16))
-        return float(pause * random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER))
+        return float(pause * chance.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER))
 
     # --- one attempt ---
 
