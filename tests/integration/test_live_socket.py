@@ -357,7 +357,7 @@ def test_too_many_wrong_passwords() -> None:
 
 
 def test_a_token_that_expires_ends_the_connection() -> None:
-    with ServerThread(access_token_seconds=1) as own:
+    with ServerThread(access_token_seconds=3) as own:
         own.sql(TABLES)
         token = own.post("/auth/login", {"user": "ann", "password": "correct horse"}).json()["access_token"]
         with LiveClient(own, None) as client:

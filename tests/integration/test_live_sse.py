@@ -248,7 +248,7 @@ def test_a_client_that_goes_away_leaves_nothing(server: ServerThread) -> None:
 
 
 def test_drain_and_an_expired_token_end_streams() -> None:
-    with ServerThread(access_token_seconds=1) as own:
+    with ServerThread(access_token_seconds=3) as own:
         own.sql(TABLES)
         token = own.post("/auth/login", {"user": "ann", "password": "correct horse"}).json()["access_token"]
         with Stream(own) as lasting, Stream(own, authorization=f"Bearer {token}") as short:

@@ -50,6 +50,18 @@ def test_a_token_ends_when_it_says() -> None:
         signer.read(token, "access")
 
 
+def test_a_token_is_never_good_for_less_than_it_says() -> None:
+    clock = FakeClock()
+    clock.advance(700)  # claims are whole seconds: the end is rounded up
+    signer = Signer(SECRET, clock)
+    token = access_token(signer, seconds=1)
+    clock.advance(999)
+    signer.read(token, "access")
+    clock.advance(1_000)
+    with pytest.raises(Unauthenticated):
+        signer.read(token, "access")
+
+
 def test_neither_type_passes_for_the_other() -> None:
     signer = Signer(SECRET, FakeClock())
     refresh = signer.issue("ann", "service", 7, "refresh", 60, "f1")

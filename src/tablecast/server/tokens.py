@@ -79,8 +79,10 @@ class Signer:
         return jwt.encode(msgspec.structs.asdict(claims), self._secret, ALGORITHM)
 
     def issue(self, user: str, role: str, epoch: int, kind: TokenType, seconds: int, family: str) -> str:
-        now = self._clock() // 1000
-        return self.sign(Claims(user, role, epoch, kind, now, now + seconds, secrets.token_hex(16), family))
+        """A token that is good for that many seconds: claims are whole seconds, so its end is rounded up."""
+        now_ms = self._clock()
+        until = -(-now_ms // 1000) + seconds
+        return self.sign(Claims(user, role, epoch, kind, now_ms // 1000, until, secrets.token_hex(16), family))
 
     def read(self, token: str, kind: TokenType) -> Claims:
         """The claims of a token that we signed, of this kind, and that is not over."""
