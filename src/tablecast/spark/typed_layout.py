@@ -6,10 +6,12 @@ many payloads are walked column by column, all rows at once:
     {"_table":"app.orders","id":"42","customer":"ann","n":7}
     ^ start                ^ `,"id":` must stand here, in every row; then a quote, `n` of null, or a bare value
 
-A quoted value ends at the next quote that is not escaped, a bare one at the next comma or brace; both are looked for
-eight bytes at a time (`_Walk.next_of`). What lies between two values must equal the literal in every row, and each row
-must end where its walk ends: then the columns are what a parser would have found. A column is a pair of positions per
-row; Arrow copies them out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
+What lies between two values must equal the literal in every row, and each row must end where its walk ends: then the
+columns are what a parser would have found. A quoted value ends at the next quote that is not escaped, a bare one at the
+next comma or brace. Fetching bytes from a place of its own for each row is what costs most, and fetching sixty costs as
+little as fetching one: so a `_Window` fetches a column's literal and the beginning of its value at once, and both are
+looked at there, eight bytes at a time. Short numbers are read there too (`typed_numbers`); other values are pairs of
+positions that Arrow copies out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tablecast.model.schema import Column, ColumnType, TableSchema, TypeName
+from tablecast.model.schema import Column, TableSchema, TypeName
+from tablecast.spark.typed_numbers import fixed, whole
 
 _QUOTE, _BACKSLASH, _NULL, _END, _TRUE = b'"\\n}t'
 # How long a text of the type is at least. One that is shorter runs on to another quote, and then does not cast.
@@ -31,9 +34,9 @@ _BARE = {TypeName.BOOLEAN, TypeName.SMALLINT, TypeName.INT, TypeName.FLOAT, Type
 _WORD = 8  # bytes looked at together
 _FEW_ROWS = 32  # whose values are still not at their end: from here on each is searched by itself
 _PIECE = 4096  # bytes of one of them at a time
+_NUMBERS = {TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT, TypeName.DECIMAL}
+_LITTLE = np.dtype("<u8")
 _encode = msgspec.json.Encoder().encode
-
-Literal = list[tuple[int, np.uint64, np.uint64]]  # words: where, which bits count, what they must be
 
 
 class NotLaidOut(Exception):
@@ -41,38 +44,63 @@ class NotLaidOut(Exception):
 
 
 class Layout:
-    """How payloads of one table lie. Made once per reader."""
+    """How payloads of one table lie. Made once per reader; not for several threads."""
 
     def __init__(self, schema: TableSchema, types: list[pa.DataType]) -> None:
-        self._columns = list(zip(schema.columns, types, strict=True))
-        self._names = [b"," + _encode(column.name) + b":" for column in schema.columns]
-        self._literals = [_words(name) for name in self._names]
+        self._columns = [_Laid(column, kind) for column, kind in zip(schema.columns, types, strict=True)]
         self._table = b'{"_table":' + _encode(schema.full_name)  # every message of the table begins with it
+        self._padding = max(column.window for column in self._columns)
+        self._scratch = bytearray()  # kept: fresh memory costs more than what is copied into it
 
     def columns(self, payloads: pa.Array) -> list[pa.Array | None]:
         """One array per column, or None for a column that none of the payloads has yet. Raises NotLaidOut."""
-        walk = _Walk(payloads)
+        walk = self._walk(payloads)
         walk.at = walk.begins + len(self._table)
         found: list[pa.Array | None] = []
-        for number, (column, kind) in enumerate(self._columns):
+        for number, column in enumerate(self._columns):
             if number and walk.is_over():
                 return found + [None] * (len(self._columns) - number)
-            walk.literal(len(self._names[number]), self._literals[number])
-            found.append(_value(walk, column, kind, is_last=number == len(self._columns) - 1))
+            window = walk.window(column.window)
+            column.check(window)
+            found.append(_value(walk, window, column, is_last=number == len(self._columns) - 1))
         if not walk.is_over():
             raise NotLaidOut
         return found
 
+    def _walk(self, payloads: pa.Array) -> _Walk:
+        _, starts, data = payloads.buffers()
+        bounds = np.frombuffer(starts, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
+        size = int(bounds[-1])
+        if len(self._scratch) < size + self._padding:
+            self._scratch = bytearray(size + self._padding)
+        if data is not None:
+            memoryview(self._scratch)[:size] = memoryview(data).cast("B")[:size]
+        return _Walk(bounds, data, self._scratch, size)
 
-def _words(expected: bytes) -> Literal:
-    """The bytes as words; the last one may overlap the one before, and of a short literal only some bits count."""
-    places = [*range(0, len(expected) - _WORD, _WORD), max(len(expected) - _WORD, 0)]
-    found = []
-    for at in places:
-        piece = expected[at : at + _WORD]
-        mask = int.from_bytes(b"\xff" * len(piece), "little")
-        found.append((at, np.uint64(mask), np.uint64(int.from_bytes(piece, "little"))))
-    return found
+
+class _Laid:
+    """A column, the literal before its values, and how many bytes of both are fetched at once."""
+
+    def __init__(self, column: Column, kind: pa.DataType) -> None:
+        self.type, self.kind = column.type, kind
+        self.is_bare = column.type.name in _BARE
+        literal = b"," + _encode(column.name) + b":"
+        self.place = len(literal)  # of the value in a window
+        self._literal = [_expected(literal[at : at + _WORD]) for at in range(0, len(literal), _WORD)]
+        # An opening quote, and two words from where a value of the type may end.
+        needed = self.place + 1 + _SHORTEST.get(column.type.name, 0) + 2 * _WORD
+        self.window = -(-needed // _WORD) * _WORD
+
+    def check(self, window: _Window) -> None:
+        """That the literal stands in every row."""
+        for number, (mask, wanted) in enumerate(self._literal):
+            if not bool((window.word(number * _WORD) & mask == wanted).all()):
+                raise NotLaidOut
+
+
+def _expected(piece: bytes) -> tuple[np.uint64, np.uint64]:
+    """Which bits of a word count, and what they must be."""
+    return np.uint64(int.from_bytes(b"\xff" * len(piece), "little")), np.uint64(int.from_bytes(piece, "little"))
 
 
 # --- words ------------------------------------------------------------------------------------------------------
@@ -85,13 +113,16 @@ def _everywhere(byte: int) -> np.uint64:
 
 
 _QUOTES, _BACKSLASHES, _COMMAS, _ENDS = map(_everywhere, b'"\\,}')
+Wanted = tuple[np.uint64, ...]
 
 
-def _marked(words: np.ndarray, wanted: np.uint64) -> np.ndarray:
-    """The high bit of each byte that is the wanted one, and perhaps of bytes after the first that is."""
-    differing = words ^ wanted
-    marked: np.ndarray = (differing - _ONES) & ~differing & _HIGHS
-    return marked
+def _marked(words: np.ndarray, wanted: Wanted) -> np.ndarray:
+    """The high bit of each byte that is a wanted one, and perhaps of bytes after the first that is."""
+    marks = np.zeros((), np.uint64)
+    for each in wanted:
+        differing = words ^ each
+        marks = marks | (differing - _ONES) & ~differing & _HIGHS
+    return marks
 
 
 def _first_marked(marks: np.ndarray) -> np.ndarray:
@@ -101,41 +132,60 @@ def _first_marked(marks: np.ndarray) -> np.ndarray:
     return first
 
 
-class _Walk:
-    """Where every row's walk stands: `at` in the bytes."""
+class _Window:
+    """As many bytes of every row, from where its walk stands."""
 
-    def __init__(self, payloads: pa.Array) -> None:
-        _, starts, data = payloads.buffers()
-        self.rows = len(payloads)
-        self.buffer = data
-        bounds = np.frombuffer(starts, np.int32)[payloads.offset : payloads.offset + self.rows + 1].astype(np.int64)
+    def __init__(self, fetched: np.ndarray) -> None:
+        self._bytes = fetched.view(np.uint8)
+        self._rows, self._size = len(fetched), fetched.itemsize
+
+    def byte(self, place: int) -> np.ndarray:
+        return np.ndarray((self._rows,), np.uint8, self._bytes, place, (self._size,))
+
+    def word(self, place: int) -> np.ndarray:
+        found = np.ndarray((self._rows,), _LITTLE, self._bytes, place, (self._size,))
+        return found.copy() if place % _WORD else found
+
+
+class _Walk:
+    """Where every row's walk stands: `at` in the bytes. Behind the last of them, `data` goes on for a window."""
+
+    def __init__(self, bounds: np.ndarray, buffer: pa.Buffer, data: bytearray, size: int) -> None:
+        self.rows = len(bounds) - 1
+        self.buffer = buffer
         self.begins, self.ends = bounds[:-1], bounds[1:]
         self.at = self.begins
-        self.size = int(bounds[-1])
-        # A word that begins at the last byte must end within the bytes.
-        self.data = np.zeros(self.size + _WORD, np.uint8)
-        if data is not None:
-            self.data[: self.size] = np.frombuffer(data, np.uint8)[: self.size]
-        self._words = np.ndarray((self.size + 1,), np.dtype("<u8"), buffer=self.data, strides=(1,))
-        self.has_escapes = bool((self.data[int(bounds[0]) :] == _BACKSLASH).any())
+        self.data, self.size = np.frombuffer(data, np.uint8), size
+        self.has_escapes = data.find(_BACKSLASH, int(bounds[0]), size) >= 0
+        self.quotes: Wanted = (_QUOTES, _BACKSLASHES) if self.has_escapes else (_QUOTES,)
 
-    def words(self, at: np.ndarray) -> np.ndarray:
+    def window(self, size: int) -> _Window:
+        return _Window(self._fetched(self.at, size))
+
+    def _fetched(self, at: np.ndarray, size: int) -> np.ndarray:
+        """Void items: numpy copies them as they are, and would look at numbers that are not aligned one by one."""
         if int(at.max()) > self.size:
             raise NotLaidOut
-        found: np.ndarray = self._words[at]
+        found: np.ndarray = np.ndarray((self.size + 1,), f"V{size}", self.data, 0, (1,))[at]
         return found
 
-    def literal(self, size: int, expected: Literal) -> None:
-        """The bytes that must come next in every row; the walk stands behind them then."""
-        for place, mask, wanted in expected:
-            if not bool((self.words(self.at + place) & mask == wanted).all()):
-                raise NotLaidOut
-        self.at = self.at + size
+    def end_of(self, window: _Window, place: int, wanted: Wanted) -> np.ndarray:
+        """Where the first wanted byte is, from that place of the window on."""
+        if self.has_escapes:
+            return self.next_of(self.at + place, wanted)
+        marks = _marked(window.word(place), wanted)
+        first = _first_marked(marks)
+        if not marks.all():
+            later = _marked(window.word(place + _WORD), wanted)
+            first = np.where(marks, first, _first_marked(later) + _WORD)
+            marks |= later
+        ends: np.ndarray = self.at + (first + place)
+        if not marks.all():
+            going = np.flatnonzero(marks == 0)
+            ends[going] = self.next_of(ends[going] + 1, wanted)
+        return ends
 
-    def closing_quote(self, begins: np.ndarray) -> np.ndarray:
-        return self.next_of(begins, (_QUOTES, _BACKSLASHES) if self.has_escapes else (_QUOTES,))
-
-    def next_of(self, begins: np.ndarray, wanted: tuple[np.uint64, ...]) -> np.ndarray:
+    def next_of(self, begins: np.ndarray, wanted: Wanted) -> np.ndarray:
         """Where the first wanted byte is from each place on. A backslash among them hides the byte that comes after it."""
         marks, at = self._look(begins, wanted)
         going = np.flatnonzero((marks == 0) | (self.data[at] == _BACKSLASH))
@@ -148,18 +198,15 @@ class _Walk:
             at[row] = self._search(int(at[row]) + 1 + bool(marks[row]), wanted)
         return at
 
-    def _look(self, begins: np.ndarray, wanted: tuple[np.uint64, ...]) -> tuple[np.ndarray, np.ndarray]:
-        words = self.words(begins)
-        marks = _marked(words, wanted[0])
-        for other in wanted[1:]:
-            marks |= _marked(words, other)
+    def _look(self, begins: np.ndarray, wanted: Wanted) -> tuple[np.ndarray, np.ndarray]:
+        marks = _marked(self._fetched(begins, _WORD).view(_LITTLE), wanted)
         return marks, np.minimum(begins + _first_marked(marks), self.size)
 
-    def _search(self, at: int, wanted: tuple[np.uint64, ...]) -> int:
+    def _search(self, at: int, wanted: Wanted) -> int:
         """One row by itself: its value may be as long as it likes."""
         stops = [int(each) & 0xFF for each in wanted]
         while at < self.size:
-            piece = self.data[at : at + _PIECE].tobytes()
+            piece = self.data[at : min(at + _PIECE, self.size)].tobytes()
             found = min((i for stop in stops if (i := piece.find(stop)) >= 0), default=-1)
             if found < 0:
                 at += len(piece)
@@ -191,24 +238,26 @@ class _Walk:
 # --- values -----------------------------------------------------------------------------------------------------
 
 
-def _value(walk: _Walk, column: Column, kind: pa.DataType, *, is_last: bool) -> pa.Array:
-    if int(walk.at.max()) >= walk.size:
+def _value(walk: _Walk, window: _Window, column: _Laid, *, is_last: bool) -> pa.Array:
+    if int(walk.at.max()) + column.place >= walk.size:
         raise NotLaidOut
-    first = walk.data[walk.at]
-    if column.type.name in _BARE:
-        return _bare(walk, column.type, kind, first, is_last)
-    return _quoted(walk, column.type, kind, first)
+    if column.is_bare:
+        return _bare(walk, window, column, is_last)
+    return _quoted(walk, window, column)
 
 
-def _bare(walk: _Walk, column_type: ColumnType, kind: pa.DataType, first: np.ndarray, is_last: bool) -> pa.Array:
-    begins = walk.at
-    ends = walk.ends - 1 if is_last else walk.next_of(begins, (_COMMAS, _ENDS))
+def _bare(walk: _Walk, window: _Window, column: _Laid, is_last: bool) -> pa.Array:
+    first = window.byte(column.place)
+    begins = walk.at + column.place
+    ends = walk.ends - 1 if is_last else walk.end_of(window, column.place, (_COMMAS, _ENDS))
     walk.at = ends
     is_null = first == _NULL
     nulls = is_null if is_null.any() else None
-    if column_type.name is TypeName.BOOLEAN:
+    if column.type.name is TypeName.BOOLEAN:
         return _booleans(first, ends - begins, nulls)
-    return _cast(walk.strings(begins, ends, nulls, pa.string()), kind)
+    if nulls is None and (read := _read_there(window, column, column.place, ends - begins)) is not None:
+        return read
+    return _cast(walk.strings(begins, ends, nulls, pa.string()), column.kind)
 
 
 def _booleans(first: np.ndarray, sizes: np.ndarray, nulls: np.ndarray | None) -> pa.Array:
@@ -218,35 +267,55 @@ def _booleans(first: np.ndarray, sizes: np.ndarray, nulls: np.ndarray | None) ->
     return pa.array(is_true, mask=nulls)
 
 
-def _quoted(walk: _Walk, column_type: ColumnType, kind: pa.DataType, first: np.ndarray) -> pa.Array:
-    is_quoted = first == _QUOTE
-    if is_quoted.all() and column_type.name is not TypeName.JSON:
-        begins, nulls = walk.at + 1, None
-        ends = walk.closing_quote(begins + _SHORTEST.get(column_type.name, 0))
+def _quoted(walk: _Walk, window: _Window, column: _Laid) -> pa.Array:
+    is_quoted = window.byte(column.place) == _QUOTE
+    name, nulls, place = column.type.name, None, column.place + 1
+    if is_quoted.all() and name is not TypeName.JSON:
+        begins = walk.at + place
+        ends = walk.end_of(window, place + _SHORTEST.get(name, 0), walk.quotes)
         walk.at = ends + 1
+        if (read := _read_there(window, column, place, ends - begins)) is not None:
+            return read
     else:
-        begins, ends, nulls = _some_null(walk, column_type, first, is_quoted)
+        begins, ends, nulls = _some_null(walk, column, is_quoted, window.byte(column.place) == _NULL)
     found = walk.strings(begins, ends, nulls, pa.string())
-    if column_type.name is TypeName.BYTES:
+    if name is TypeName.BYTES:
         return _from_base64(found)
-    if column_type.name is TypeName.TEXT:
+    if name is TypeName.TEXT:
         return _without_escapes(found) if walk.has_escapes else found
-    return _cast(found, kind)
+    return _cast(found, column.kind)
+
+
+def _read_there(window: _Window, column: _Laid, place: int, sizes: np.ndarray) -> pa.Array | None:
+    """A number that is short enough to be read in the window. None if it must be read another way."""
+    name, kind = column.type.name, column.kind
+    if name not in _NUMBERS:
+        return None
+    words = window.word(place), window.word(place + _WORD)
+    if name is not TypeName.DECIMAL:
+        numbers = whole(words, sizes)
+        return None if numbers is None else _cast(pa.array(numbers), kind)
+    numbers = fixed(words, sizes, kind.scale)
+    if numbers is None or int(numbers.max()) >= 10**kind.precision:
+        return None
+    wide = np.zeros((len(numbers), 2), np.int64)  # the upper half of a number that is not negative is 0
+    wide[:, 0] = numbers
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(wide)])
 
 
 def _some_null(
-    walk: _Walk, column_type: ColumnType, first: np.ndarray, is_quoted: np.ndarray
+    walk: _Walk, column: _Laid, is_quoted: np.ndarray, nulls: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of a JSON column only NULL has a known length: any other value has to be parsed."""
-    nulls = first == _NULL
-    if not bool((nulls | is_quoted).all()) or (column_type.name is TypeName.JSON and not nulls.all()):
+    if not bool((nulls | is_quoted).all()) or (column.type.name is TypeName.JSON and not nulls.all()):
         raise NotLaidOut
-    begins = np.where(nulls, walk.at, walk.at + 1)
+    at = walk.at + column.place
+    begins = np.where(nulls, at, at + 1)
     # A NULL has no quote: in its place the first of the row is found, which is near, and not used.
-    shortest = _SHORTEST.get(column_type.name, 0)
-    quotes = walk.closing_quote(np.where(nulls, walk.begins, begins + shortest))
-    ends = np.where(nulls, walk.at, quotes)
-    walk.at = np.where(nulls, walk.at + 4, ends + 1)
+    shortest = _SHORTEST.get(column.type.name, 0)
+    quotes = walk.next_of(np.where(nulls, walk.begins, begins + shortest), walk.quotes)
+    ends = np.where(nulls, at, quotes)
+    walk.at = np.where(nulls, at + 4, ends + 1)
     return begins, ends, nulls
 
 
