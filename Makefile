@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark check bench bench-server bench-spark bench-live bench-edge edge-sim docs crash crash-server crash-spark live-race live-storm java mosquitto lock clean
+.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all soak edge-sim edge-kill docs console crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -26,8 +26,9 @@ java:
 mosquitto:
 	@tools/ensure-mosquitto
 
-demo: $(READY) java ## run the main job end to end and print what happened
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## the main job end to end; on a terminal the server stays up, with its console to look at
+	@tools/ensure-java 2>/dev/null || true
+	@$(BIN)/tablecast demo $(ARGS)
 
 test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: make test-spark)
 	@tools/ensure-chromium || true
@@ -35,6 +36,16 @@ test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: 
 
 test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
+
+test-wheel: $(READY) ## build the wheel, install it into a fresh environment (needs a package index), and use it
+	@$(BIN)/python -m pytest -q tests/packaging $(ARGS)
+
+dist: $(READY) ## build wheel and sdist into dist/: the same bytes for the same commit
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
+
+fixture: $(READY) ## a database of this version, for the upgrade tests of later ones: run it when a version is released
+	@$(BIN)/python tests/upgrade/make_fixture.py \
+	  tests/upgrade/fixtures/v$$($(BIN)/python -c 'import tablecast; print(tablecast.__version__)').tar.xz
 
 check: $(READY) ## style, types and layers
 	@$(BIN)/ruff check .
@@ -57,8 +68,18 @@ bench-live: $(READY) ## live queries beside the same sockets without a database
 bench-edge: $(READY) mosquitto ## replication over MQTT beside paho in a bare loop; the bytes of comparing
 	@$(BIN)/python -m bench.edge $(ARGS)
 
+bench-all: $(READY) ## all of these, one report: docs/benchmarks.md, the README's tables, build/bench.html (a look: ARGS=--quick)
+	@for peer in peers java mosquitto; do tools/ensure-$$peer || true; done
+	@$(BIN)/python -m bench.all $(ARGS)
+
+soak: $(READY) java mosquitto ## half of maximum load for 30 minutes with every kind of reader: docs/soak.md
+	@$(BIN)/python -m bench.soak $(ARGS)
+
 edge-sim: $(READY) ## three nodes with broken links, crashes and skewed clocks, in virtual time: 3,000 seeds
 	@$(BIN)/python tests/edge/sim_loop.py $(ARGS)
+
+edge-kill: $(READY) mosquitto ## the same for real: three processes and a broker, killed and cut off, 50 seeds
+	@$(BIN)/python tests/edge/struggle.py $(ARGS)
 
 crash: $(READY) ## kill the database 1,000 times and check it each time
 	@$(BIN)/python tests/crash/loop.py --kills 1000
@@ -75,8 +96,15 @@ live-race: $(READY) ## 500 races of live queries with writers: every client ends
 live-storm: $(READY) ## storms of 5,000 live connections, well-behaved and not: nothing is left, others are unharmed
 	@$(BIN)/python tests/integration/live_storm.py --cycles 5000
 
-docs: $(READY) ## check that every link and code block of the docs holds
+docs: $(READY) ## make the docs a site in build/site, and check every link, command and code block
+	@$(BIN)/python tools/commands_page.py
+	@$(BIN)/python tools/websocket_page.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@$(BIN)/python -m pytest -q tests/docs
+
+console: ## build the console anew into the package (needs node 20.19 or newer)
+	@tools/ensure-node
+	@cd console && npm ci --silent && npm run --silent build
 
 lock: $(READY) ## resolve the dependencies again (needs `pip install uv` in .venv)
 	@$(BIN)/python -m uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tablecast.sql.database import Database, open  # noqa: A004 - tablecast.open(path), as gzip.open
     from tablecast.sql.session import Session
 
-__version__ = "0.1.0"
+__version__: str  # that of the installed package: pyproject.toml has it
 
 __all__ = [
     "EARLIEST",
@@ -88,6 +88,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _installed_version()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -95,5 +97,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _installed_version() -> str:
+    from importlib.metadata import version
+
+    return version("tablecast")
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "__version__"])

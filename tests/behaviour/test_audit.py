@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -381,9 +383,88 @@ def test_entries_of_one_commit_keep_their_order_and_have_no_gap(count: int) -> N
         store.write(commit.close(SnowflakeIds())[0])
     places = [records.decode_audit_key(key) for key, _ in store.scan(Family.META, records.AUDIT, b"audit0")]
     assert places == [(1, 0), (1, 1), (1, 2), *((2, number) for number in range(count))]
-    found = [(seq, entry.action) for seq, entry in audit_entries(store, 2)]
+    found = [(seq, entry.action) for seq, _, entry in audit_entries(store, 2)]
     assert found == [(seq, f"{seq}.{number}") for seq, number in places]
     assert len(list(audit_entries(store, 1))) == 3, "what is not durable yet is not shown"
+
+
+# --- a page of it -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Several:
+    """As many entries in one commit."""
+
+    count: int
+    weight: int = 1
+
+    def decide(self, view: View) -> Decision:
+        entries = [audit_entry(f"u{number % 3}", f"A{view.seq}.{number}") for number in range(self.count)]
+        keys = [records.audit_key(view.seq, number) for number in range(self.count)]
+        return Decision(
+            records=[(Family.META, k, records.encode_record(e)) for k, e in zip(keys, entries, strict=True)]
+        )
+
+
+@pytest.fixture(scope="module")
+def long_log() -> Iterator[Database]:
+    with tablecast.open(":memory:") as db:
+        for number in range(40):
+            db.engine.execute(Several(number % 4))
+        yield db
+
+
+OPS: dict[str, Any] = {"<": operator.lt, "<=": operator.le, "=": operator.eq, ">=": operator.ge, ">": operator.gt}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_bound_is_where_it_is_said_to_be(long_log: Database, op: str) -> None:
+    places = long_log.query("SELECT seq, number FROM system.audit_log").rows
+    crowded = max(seq for seq, number in places if number == 2)
+    select = "SELECT seq, number FROM system.audit_log WHERE"
+    for bound in range(-1, places[-1][0] + 2):
+        wanted = [place for place in places if OPS[op](place[0], bound)]
+        assert long_log.query(f"{select} seq {op} ? LIMIT 3", [bound]).rows == wanted[:3]
+        newest = f"{select} seq {op} ? ORDER BY seq DESC, number DESC LIMIT 2 OFFSET 1"
+        assert long_log.query(newest, [bound]).rows == wanted[::-1][1:3]
+    for bound in range(-1, 4):
+        wanted = [place for place in places if place[0] == crowded and OPS[op](place[1], bound)]
+        assert long_log.query(f"{select} seq = ? AND number {op} ? LIMIT 1", [crowded, bound]).rows == wanted[:1]
+
+
+bounds = st.one_of(st.integers(-2, 50), st.sampled_from([-(2**63), 2**63 - 1, 2**70]))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["seq", "number"]), st.sampled_from(list(OPS)), bounds), max_size=2),
+    st.booleans(),
+    st.sampled_from(["", "ORDER BY seq, number", "ORDER BY seq DESC, number DESC", "ORDER BY seq DESC, number"]),
+    st.one_of(st.none(), st.integers(1, 20)),
+    st.integers(0, 5),
+)
+def test_part_of_it_is_what_all_of_it_says(
+    long_log: Database, terms: list[Any], one_user: bool, order: str, limit: int | None, offset: int
+) -> None:
+    conditions = [f"{column} {op} {value}" for column, op, value in terms] + ["user_id = 'u1'"] * one_user
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    columns = "SELECT seq, number, user_id, action"
+    tail = "" if limit is None else f"LIMIT {limit} OFFSET {offset}"
+    found = long_log.query(f"{columns} FROM system.audit_log {where} {order} {tail}").rows
+    # The same of a derived table, of which nothing is left out before the query engine sees it.
+    everything = "(SELECT a.* FROM system.audit_log a, (VALUES (1)) AS one(n)) AS every"
+    assert found == long_log.query(f"{columns} FROM {everything} {where} {order or 'ORDER BY seq, number'} {tail}").rows
+
+
+def test_a_page_reads_no_other_page(long_log: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    decode = records.decode_audit_key
+    monkeypatch.setattr(records, "decode_audit_key", lambda key: read.append(1) or decode(key))  # type: ignore[func-returns-value]
+    page = "SELECT seq, number FROM system.audit_log WHERE seq < ? ORDER BY seq DESC, number DESC LIMIT 5"
+    [*_, (seq, _)] = long_log.query(page, [2**62]).rows
+    assert len(read) == 5
+    assert all(row[0] < seq for row in long_log.query(page, [seq]).rows)
+    assert len(read) == 10
+    assert long_log.query("SELECT count(*) FROM system.audit_log").scalar() > 50
 
 
 def test_an_audited_command_answers_and_weighs_as_without() -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-_FENCE = re.compile(r"^```(\w*)\s*$")
+_FENCE = re.compile(r"^```(\w*)(?: [a-z-]+)?\s*$")
 _MARK = re.compile(r"^<!-- (.+) -->$")
 _HEADING = re.compile(r"^#{1,6} (.+?)\s*$")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

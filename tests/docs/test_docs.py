@@ -6,7 +6,7 @@
 - A `text` block under `<!-- output -->` is what the block before it prints, or the rows of its last statement; `…`
   stands for any text within a line.
 - Blocks under `<!-- server -->` belong together: `test_readme_server.py` runs them.
-- `<!-- not run: reason -->` before a block leaves it out; only what needs a terminal or kills processes may be.
+- Blocks with other marks run elsewhere: which, and where, is pinned below. `test_commands.py` runs `sh` and `console` blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ from tablecast.codec.result import Result
 from tablecast.errors import TablecastError
 from tablecast.sql.parse import parse
 
-NOT_RUN = re.compile(r"not run: .*(terminal|kill)")
+ELSEWHERE = re.compile(r".*server|with a broker")  # marks of blocks that tests/spark and tests/edge run
+RUN_HERE = {"python", "sql"}
+CHECKED = {
+    *RUN_HERE,
+    "sh",  # test_commands.py
+    "console",
+    "json",  # test_http_page.py, test_reference.py
+    "hex",  # tests/unit/test_format_docs.py
+    "text",  # outputs; else pictures and grammar
+}
 EXPECTED_ERROR = re.compile(r"--\s*error: (\w+)\s*$")
 OTHER_COMMANDS = {"pip"}
 
@@ -112,16 +121,32 @@ def test_blocks_run_and_say_what_is_shown(page: Path, tmp_path: Path, monkeypatc
     running = Page()
     try:
         for block in blocks(page):
-            if not block.mark.startswith("not run") and not block.mark.endswith("server"):
+            if not ELSEWHERE.fullmatch(block.mark):
                 running.run(block)
     finally:
         running.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_are_left_out_only_for_a_reason(page: Path) -> None:
-    left_out = [block.mark for block in blocks(page) if block.mark.startswith("not run")]
-    assert all(NOT_RUN.match(mark) for mark in left_out), left_out
+def test_no_program_is_left_out(page: Path) -> None:
+    """Commands may be, for a reason that `test_commands.py` knows."""
+    assert [b.line for b in blocks(page) if b.language in RUN_HERE and b.mark.startswith("not run")] == []
+
+
+def test_what_runs_elsewhere_is_where_it_runs() -> None:
+    marks = {(name_of(page), b.mark) for page in PAGES for b in blocks(page) if ELSEWHERE.fullmatch(b.mark)}
+    assert marks == {
+        ("README.md", "server"),  # test_readme_server.py
+        ("README.md", "output of the server"),
+        ("docs/copy.md", "with Spark and a server"),  # tests/spark/test_docs_spark.py
+        ("docs/spark.md", "with Spark and a server"),
+        ("docs/edge.md", "with a broker"),  # tests/edge/test_docs_edge.py
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_of_a_kind_that_is_checked(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= CHECKED
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -155,10 +180,16 @@ def test_every_page_is_listed_in_the_index() -> None:
     assert [name_of(page) for page in (ROOT / "docs").glob("*.md") if page != index and page not in listed] == []
 
 
-def test_test_files_that_pages_name_exist() -> None:
-    named = {path for page in PAGES for path in re.findall(r"`(tests/[\w/.]+)`", page.read_text())}
-    assert named
-    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+def test_tests_that_pages_name_exist() -> None:
+    """Files and folders, and functions written as `tests/folder/test_file.py::test_name`."""
+    named = {name for page in PAGES for name in re.findall(r"`(tests/[\w/.]+(?:::\w+)?)`", page.read_text())}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not _is_a_test(name)] == []
+
+
+def _is_a_test(name: str) -> bool:
+    path, _, function = name.partition("::")
+    return (ROOT / path).exists() and (not function or f"def {function}(" in (ROOT / path).read_text())
 
 
 # --- errors and limits ------------------------------------------------------------------------------------------

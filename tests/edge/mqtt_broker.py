@@ -16,7 +16,7 @@ from random import Random
 
 SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 READY = b"running"
-STOP_SECONDS = 10
+STOP_SECONDS = 60
 
 
 def program(name: str) -> str:

@@ -191,6 +191,7 @@ class ServerThread(Address):
                 await asyncio.to_thread(self.db.database.ensure_system_account, PASSWORD)
                 with closing(Authenticator(self.db.database, settings, SECRET)) as auth:
                     app = create_app(self.db, settings, auth, Metrics(self.db.engine), self.lifecycle)
+                    self.db.engine.process.address = url(listener, settings)
                     port = int(url(listener, settings).rpartition(":")[2])
                     self._server = _Uvicorn(self._config(app), self.lifecycle, lambda: self._started.put(port))
                     await self._server.serve([listener])

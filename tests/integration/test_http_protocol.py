@@ -148,7 +148,7 @@ def test_what_runs_while_the_server_stops_is_finished() -> None:
 # --- paths, methods, types --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/api/nothing", "/v1/api/sql/", "/v1/api/tables//rows", "/v1/api/%00"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/api/nothing", "/v1/api/sql/", "/v1/api/tables//rows", "/v1/api/%00"])
 def test_an_unknown_path_is_404(server: ServerThread, path: str) -> None:
     answer = server.get(path)
     assert (answer.status, answer.error["code"]) == (404, "not_found")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import tablecast
 from tablecast.errors import (
     BackupError,
     CorruptData,
@@ -265,7 +266,7 @@ def test_a_missing_data_file_is_refused(flushed_image: Path, path: Path) -> None
 
 
 def test_the_marker_says_format_and_version(flushed_image: Path) -> None:
-    assert json.loads((flushed_image / "TABLECAST").read_text()) == {"format": 3, "created_by": "0.1.0"}
+    assert json.loads((flushed_image / "TABLECAST").read_text()) == {"format": 3, "created_by": tablecast.__version__}
 
 
 def test_a_flipped_bit_in_marker_or_watermark_is_an_error_or_harmless(synced_image: Path, path: Path) -> None:

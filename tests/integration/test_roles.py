@@ -168,7 +168,7 @@ SYSTEM_TABLE_READERS = {
     "namespaces": SERVICE, "tables": SERVICE, "columns": SERVICE, "topics": SERVICE, "topic_sources": SERVICE,
     "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
     "pipelines": SERVICE, "replication": SERVICE, "replication_quarantine": SERVICE, "live_queries": DBA, "users": DBA,
-    "audit_log": DBA,
+    "audit_log": DBA, "topic_claims": SERVICE, "metrics": SERVICE, "cluster": SERVICE,
 }  # fmt: skip
 
 # --- every access level -----------------------------------------------------------------------------------------
@@ -334,7 +334,13 @@ def test_what_runs_on_spark_is_described_to_service_and_above(server: ServerThre
         )
 
 
-@pytest.mark.parametrize(("table", "least"), [("app.public", USER), ("app.private", SERVICE), ("app.own", USER)])
+@pytest.mark.parametrize(
+    ("table", "least"),
+    [
+        ("app.public", USER), ("app.private", SERVICE), ("app.own", USER),
+        *((f"system.{name}", least) for name, least in SYSTEM_TABLE_READERS.items()),
+    ],
+)  # fmt: skip
 def test_live_queries_are_for_who_may_read_the_table(server: ServerThread, table: str, least: str) -> None:
     """An answer that is let in does not end: its head is looked at."""
     for role in ROLES:

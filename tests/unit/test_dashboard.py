@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import tablecast
@@ -23,7 +24,11 @@ from tablecast.server.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "observability.md"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "tablecast.json").read_text())
-FUNCTIONS = {"sum", "max", "topk", "rate", "increase", "histogram_quantile", "label_values"}
+ALERTS = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
+FUNCTIONS = {
+    "sum", "max", "topk", "rate", "increase", "delta", "predict_linear", "histogram_quantile", "label_values",
+}  # fmt: skip
+OF_PROMETHEUS = {"up"}  # a series that it makes itself: whether the scrape worked
 ADDED_BY_PROMETHEUS = {"job", "instance"}  # and taken: a label of ours with such a name would be renamed
 
 TOKEN = re.compile(
@@ -90,6 +95,9 @@ def expressions() -> Iterator[tuple[str, str]]:
     for line in DOCS.read_text().split("### What to be woken for")[1].split("\n## ")[0].splitlines():
         if line.startswith("| `"):
             yield "alert", line.split("`")[1]
+    for group in ALERTS["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
 
 
 def tokens(expression: str) -> Iterator[tuple[str, str]]:
@@ -135,6 +143,8 @@ def test_every_expression_asks_for_what_there_is(title: str, expression: str, se
     found, grouped = asked(expression)
     assert found, f"{title}: {expression} asks for nothing"
     for name, labels in found.items():
+        if name in OF_PROMETHEUS:
+            continue
         assert name in series, f"{title}: there is no {name}"
         unknown = (labels | grouped) - series[name] - ADDED_BY_PROMETHEUS
         assert not unknown, f"{title}: {name} has no label {unknown}"
@@ -153,6 +163,14 @@ def test_the_reader_of_expressions_reads_them() -> None:
     """The test above is only as good as this."""
     expression = 'sum by (le, route) (rate(a_bucket{instance=~"$instance"}[$__rate_interval])) / max(b{code="x"}) > 0.5'
     assert asked(expression) == ({"a_bucket": {"instance"}, "b": {"code"}}, {"le", "route"})
+
+
+def test_an_alert_names_labels_that_are_left(series: dict[str, set[str]]) -> None:
+    for rule in ALERTS["groups"][0]["rules"]:
+        found, grouped = asked(rule["expr"])
+        shown = set(re.findall(r"{{ \$labels\.(\w+) }}", rule["annotations"]["summary"]))
+        left = grouped if " by " in rule["expr"] else set().union(*(series.get(name, set()) for name in found))
+        assert shown <= left | ADDED_BY_PROMETHEUS, rule["alert"]
 
 
 def test_a_legend_names_labels_that_are_left() -> None:

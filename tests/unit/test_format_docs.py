@@ -42,6 +42,8 @@ from tablecast.codec.events import decode_event, encode_event
 from tablecast.codec.log import LogBatch, MessageClass, encode_log_batch, stamp
 from tablecast.codec.rows import loaded_row_header, row_codec, row_header, row_load, row_stamp
 from tablecast.codec.sealed import SealedBatch, SealedPart, read_sealed, write_sealed
+from tablecast.codec.sync import AskEvents, Entries, Entry, Listed, decode_question, decode_reply
+from tablecast.codec.sync import encode as encode_sync
 from tablecast.codec.versions import (
     Kept,
     bucket_key,
@@ -143,6 +145,8 @@ A_NODE = Node("edge-1", (Epoch(100, 0), Epoch(600, 258)))
 PUBLISHED = OutboxMark(258, 1, (260,))
 HEARD = SeenEvents(((100 << 32 | 1, 100 << 32 | 5),))
 SET_ASIDE = Quarantined("no table", False, "app.x:1", "edge-2", 7, 30, MS_2022)
+ASKED = AskEvents("app.orders", [WRITTEN_KEY])
+REPLIED = Entries([Listed(WRITTEN_BUCKET, [Entry(WRITTEN_KEY, *WRITTEN)], complete=True)])
 
 EXAMPLES: dict[str, Callable[[], bytes]] = {
     "row-key": lambda: key_of(ORDERS, None, 42),
@@ -190,6 +194,8 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "outbox-record": lambda: encode_record(PUBLISHED),
     "seen-record": lambda: encode_record(HEARD),
     "quarantine-record": lambda: encode_record(SET_ASIDE),
+    "sync-question": lambda: encode_sync(ASKED),
+    "sync-reply": lambda: encode_sync(REPLIED),
 }
 READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "row": (lambda data: (row_codec(ORDERS).decode(data), row_stamp(data)), (order(), (258, MS_2022))),
@@ -229,6 +235,8 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "outbox-record": (lambda data: decode_record(OutboxMark, data), PUBLISHED),
     "seen-record": (lambda data: decode_record(SeenEvents, data), HEARD),
     "quarantine-record": (lambda data: decode_record(Quarantined, data), SET_ASIDE),
+    "sync-question": (decode_question, ASKED),
+    "sync-reply": (decode_reply, REPLIED),
 }
 
 

@@ -243,7 +243,7 @@ def test_limit_takes_the_last_rows_greatest_key_first(db: Database) -> None:
         ("SELECT a FROM app.pairs WHERE a > random()", UnsupportedSql, "RAND"),
         ("SELECT a FROM app.pairs WHERE _seq > 5", UnsupportedSql, "_seq"),
         ("SELECT * EXCLUDE (v) FROM app.pairs", UnsupportedSql, "name the columns"),
-        ("SELECT * FROM system.tables", UnsupportedSql, "system.tables"),
+        ("SELECT * FROM system.tablets", UnknownTable, "no system table system.tablets"),
         ("SELECT 1", UnsupportedSql, "one table"),
         ("DELETE FROM app.pairs", UnsupportedSql, "SELECT columns FROM table"),
         ("SELECT a FROM app.pairs; SELECT a FROM app.pairs", UnsupportedSql, "nothing beside it"),

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 an error (or `verify` found a problem), 2 the command was 
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -229,6 +230,30 @@ def serve(
         typer.echo(configuration.as_toml(), nl=False)
     else:
         run(configuration)
+
+
+@app.command(epilog="Example: tablecast demo --data ./demo --keep")
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="PATH", help="Where everything is kept (default: a new temporary directory)."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="For how long orders are written.")] = 10.0,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep", help="Leave the server up at the end, until Ctrl-C (default: if on a terminal)."
+        ),
+    ] = None,
+) -> None:
+    """See the main job, end to end.
+
+    A server, 24 publishers over HTTP, a live query and a consumer group; a pipeline, an archive and an audit on Spark if
+    that and Java are there. Every reader's count is compared with what was written.
+    """
+    from tablecast.cli.demo import Request, run
+
+    raise typer.Exit(run(Request(data, seconds, sys.stdin.isatty() if keep is None else keep)))
 
 
 # --- keeping a database safe ------------------------------------------------------------------------------------

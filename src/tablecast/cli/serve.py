@@ -32,12 +32,18 @@ def _assignments(settings: Sequence[str]) -> dict[str, str]:
 
 
 def run(configuration: Configuration) -> None:
+    require_server()
+    from tablecast.server.serve import serve  # only now: --print-config needs no server
+
+    serve(configuration.settings, password=os.environ.get(PASSWORD) or None, say=say)
+
+
+def require_server() -> None:
     try:
-        from tablecast.server.serve import serve  # only now: --print-config needs no server
+        import tablecast.server.serve  # noqa: F401
     except ModuleNotFoundError as error:
         message = f"the server needs packages that are not installed ({error.name}): pip install 'tablecast[server]'"
         raise InvalidRequest(message, package=error.name) from error
-    serve(configuration.settings, password=os.environ.get(PASSWORD) or None, say=say)
 
 
 def say(text: str) -> None:

@@ -6,6 +6,7 @@ The store is read directly: an engine could refuse to open what is to be explain
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tablecast.cli.console import output, visible
@@ -15,7 +16,9 @@ from tablecast.engine.engine import system_clock
 from tablecast.engine.recovery import load_catalog, load_logs
 from tablecast.engine.verify import MAX_PROBLEMS, VerifyReport, verify
 from tablecast.errors import TablecastError
+from tablecast.sql.database import open as open_database
 from tablecast.storage.base import Reader
+from tablecast.storage.home import FORMAT, Home
 from tablecast.storage.rocks import RocksStore
 
 
@@ -28,6 +31,7 @@ def run(path: str) -> int:
 
 def verified(path: Path) -> VerifyReport:
     with explained_lock(str(path), STOP_IT):
+        _upgrade(path)
         store = RocksStore.open(str(path), create=False)
     try:
         snapshot = store.snapshot()
@@ -35,6 +39,13 @@ def verified(path: Path) -> VerifyReport:
             return verify(snapshot, system_clock(), progress)
     finally:
         store.close()
+
+
+def _upgrade(path: Path) -> None:
+    """A database of an older format is judged as what it becomes when it is opened; if it cannot be, by what it is."""
+    if Home(path).format < FORMAT:
+        with suppress(TablecastError):
+            open_database(path, create=False).close()
 
 
 def _messages(reader: Reader) -> int | None:

@@ -10,7 +10,7 @@ A message is a map whose `type` says what it is. docs/live.asyncapi.yaml is the 
       ping           {nonce?}
     server → client
       auth_ok        {user, role}
-      subscribed     {id, seq, history, mode, schema, key}
+      subscribed     {id, seq, history, mode, schema, key, sampled?}
       rows           {id, seq, rows, last}              the first batch unasked, each further one for a next_batch
       live           {id, channel, seq, changes}        what happened between the rows (or `resume`) and seq
       change         {channel, seq, changes}            one commit, whole; the same bytes for all who ask the same
@@ -22,7 +22,8 @@ A message is a map whose `type` says what it is. docs/live.asyncapi.yaml is the 
 A `change` is for every subscription that was told its channel in `live` and has seen less than its `seq`: two
 subscriptions of one connection that ask the same share a channel, and get one message. What `seq` says may be resumed
 from, with one exception: `rows` are not all there before `last`. It goes with the `history` of `subscribed`: numbers of
-another one are those of other commits.
+another one are those of other commits. A query over a system table is `sampled`: its `seq` counts samples, above all commit
+numbers, and a resume of it is a refetch.
 
 Values in JSON are those of `POST /v1/api/sql`. In MessagePack they keep their types by the extensions of client.values;
 JSON columns are text there.
@@ -120,8 +121,9 @@ class LiveColumn(Struct, frozen=True, omit_defaults=True):
     hidden: bool = False
 
 
-class Subscribed(Struct, tag_field="type", tag="subscribed", frozen=True):
-    """`mode` says what comes: all rows; what changed since `resume`; or all rows, because that is no longer known."""
+class Subscribed(Struct, tag_field="type", tag="subscribed", frozen=True, omit_defaults=True):
+    """`mode` says what comes: all rows; what changed since `resume`; or all rows, because that is no longer known.
+    `sampled`: of a query over a system table, every how many seconds that is looked at."""
 
     id: Id
     seq: int
@@ -129,6 +131,7 @@ class Subscribed(Struct, tag_field="type", tag="subscribed", frozen=True):
     mode: Mode
     schema: list[LiveColumn]
     key: list[int]
+    sampled: float | None = None
 
 
 class Rows(Struct, tag_field="type", tag="rows", frozen=True):

@@ -83,6 +83,13 @@ class Result:
     # --- what it is ------------------------------------------------------------------------------------
 
     @property
+    def nbytes(self) -> int:
+        """About how many bytes its values have, reckoned without making anything of them."""
+        if self._arrow is not None:
+            return int(self._arrow.nbytes)
+        return sum(len(v) if isinstance(v, str | bytes) else 8 for row in self._stored or () for v in row)
+
+    @property
     def is_query(self) -> bool:
         """Whether it has columns: a SELECT, or a write with RETURNING."""
         return bool(self.columns)

@@ -151,5 +151,5 @@ def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise InvalidRequest(f"a message about differences has {said}; this node speaks format {FORMAT}")
     try:
         return decoder.decode(memoryview(data)[1:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec lets the latter through
         raise InvalidRequest(f"a message about differences cannot be read: {error}") from error

@@ -249,11 +249,18 @@ class LiveProtocol:
     # --- what became of an action ---
 
     def opened(
-        self, subscription: Subscription, seq: int, history: str, mode: Mode, schema: list[LiveColumn], key: list[int]
+        self,
+        subscription: Subscription,
+        seq: int,
+        history: str,
+        mode: Mode,
+        schema: list[LiveColumn],
+        key: list[int],
+        sampled: float | None = None,
     ) -> Actions:
         if not self._is_there(subscription):
             return []
-        subscribed = Send(Subscribed(subscription.id, seq, history, mode, schema, key))
+        subscribed = Send(Subscribed(subscription.id, seq, history, mode, schema, key, sampled))
         return [subscribed, *(self._join(subscription) if mode == "resumed" else self._read(subscription))]
 
     def rows_read(self, subscription: Subscription, seq: int, rows: list[Values], last: bool) -> Actions:

@@ -80,7 +80,8 @@ class StatusBoard:
         self._replace(peers=online)
 
     def compared(self, *, differing: bool, pulled: int, pushed: int) -> None:
-        self._add({"rounds": 1, "differing": differing, "pulled": pulled, "pushed": pushed})
+        counts = {"rounds": 1, "differing": differing, "pulled": pulled, "pushed": pushed}
+        self._add(counts, last_compared_ms=self._now_ms())
 
     def close(self) -> None:
         with self._changed:
@@ -105,8 +106,8 @@ class StatusBoard:
         code = error.code if isinstance(error, TablecastError) else type(error).__name__
         return {"last_error": f"{code}: {error}", "last_error_ms": self._now_ms()}
 
-    def _add(self, counts: dict[str, int]) -> None:
-        self._replace(**{name: getattr(self.status, name) + count for name, count in counts.items()})
+    def _add(self, counts: dict[str, int], **changes: Any) -> None:
+        self._replace(**{name: getattr(self.status, name) + count for name, count in counts.items()}, **changes)
 
     def _replace(self, **changes: Any) -> None:
         with self._changed:

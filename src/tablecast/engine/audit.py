@@ -126,10 +126,13 @@ def _next_number(view: View) -> int:
     return free
 
 
-def audit_entries(reader: Reader, upto_seq: int) -> Iterator[tuple[int, AuditEntry]]:
-    """Every entry with its commit number, the oldest first, up to that commit."""
-    for key, value in reader.scan(Family.META, records.AUDIT, records.audit_key(upto_seq + 1, 0)):
-        yield records.decode_audit_key(key)[0], records.decode_record(AuditEntry, value)
+def audit_entries(
+    reader: Reader, upto_seq: int, first_seq: int = 0, *, reverse: bool = False
+) -> Iterator[tuple[int, int, AuditEntry]]:
+    """Entries of these commits with their commit number and their place in it, the oldest first."""
+    start, end = records.audit_key(first_seq, 0), records.audit_key(upto_seq + 1, 0)
+    for key, value in reader.scan(Family.META, start, end, reverse=reverse):
+        yield *records.decode_audit_key(key), records.decode_record(AuditEntry, value)
 
 
 def append(engine: Engine, entry: AuditEntry) -> None:

@@ -157,7 +157,8 @@ class PendingCommit:
         appends, dedup_records, deduplicated = self._route(decision)
         writes = [(run, self._row_values(run)) for run in decision.runs]
         befores = None if self._undo is None else self._undo.look(self.catalog, decision.runs, decision.expired)
-        told = NO_EVENTS if decision.arrived else local_writes(self, decision.runs, self._logs.outbox_limit)
+        replicated, limit = decision.runs + decision.untold, self._logs.outbox_limit
+        told = NO_EVENTS if decision.arrived else local_writes(self, replicated, limit)
         catalog = self.catalog if decision.catalog is None else decision.catalog
         if self._undo is not None and befores:
             self._undo.take(befores)

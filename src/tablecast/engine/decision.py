@@ -103,6 +103,7 @@ class Decision:
     catalog: Catalog | None = None
     log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)
     loaded: Loaded | None = None  # only of a command that is alone
+    untold: list[ChangeRun] = field(default_factory=list)  # rows that stay as they are, and are told to other nodes
     arrived: bool = False  # rows of other nodes, whose versions are among the records: nothing for the outbox
     sums: Sums = field(default_factory=dict)  # of the versions among the records
     change_starts: dict[int, ChangeStart | None] = field(default_factory=dict)  # None: no longer kept; only if alone

@@ -6,6 +6,7 @@ log ends. None of these move before the commit that moved them is on disk.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tablecast.core import failpoint
 from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
 from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.adoption import adopt_rows
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES, KeptChanges
 from tablecast.engine.commit import Commit
@@ -34,6 +36,7 @@ from tablecast.engine.log import batches_from, gone, head_at, offset_at_time, re
 from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.engine.observer import NOBODY, Observer, tell
 from tablecast.engine.pipelines import PipelineReports
+from tablecast.engine.process import Process
 from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
 from tablecast.engine.replication import Replication
@@ -94,7 +97,9 @@ class Engine:
         self.ids = SnowflakeIds(node, recovered.mark.last_id)
         self.feed = Feed()
         self.pipeline_reports = PipelineReports(self.now_ms)
+        self.process = Process(clock())
         self.live_stats: list[Callable[[], HubStats]] = []  # of every hub of live queries
+        self.live_channels = itertools.count(1)  # numbers of their groups: none has that of another hub's
         self._recent = RecentBatches()
         self._turn = 0  # which partition a group's next claim looks at first
         self._closed = False
@@ -114,6 +119,7 @@ class Engine:
         self.replication = Replication(self)
         self.kept_changes = KeptChanges(self, changes_kept_seconds, changes_max_bytes)
         self._interval = _IntervalSync(self) if self.durability.interval_ms is not None else None
+        adopt_rows(self)
         self.jobs = Jobs(self, jobs_interval_seconds)
         self.jobs.start()
 

@@ -34,11 +34,12 @@ REDRIVE_GROUP = "$redrive"  # remembers which dead letters were sent back
 MAX_GROUP_BYTES = 255
 
 
-class DeadLetterOrigin(msgspec.Struct, frozen=True):
-    """The topic's id too: one made anew under the same name has other messages at the same offsets."""
+class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The topic's id too: one made anew under the same name has other messages at the same offsets. The first databases
+    did not write it down."""
 
     topic: str
-    topic_id: int
+    topic_id: int | None = None
     group: str
     partition: int
     offset: int
@@ -166,8 +167,9 @@ def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: g
     end = view.written_end(topic.topic_id, partition)
     message = read_messages(view, topic.topic_id, partition, letter.offset, end, 1)[0]
     origin = DeadLetterOrigin(
-        topic.full_name, topic.topic_id, group, partition, letter.offset, letter.deliveries, letter.reason
-    )
+        topic=topic.full_name, topic_id=topic.topic_id, group=group, partition=partition, offset=letter.offset,
+        deliveries=letter.deliveries, reason=letter.reason,
+    )  # fmt: skip
     payload = msgspec.json.encode(DeadLetterPayload(message.source_table, origin, msgspec.Raw(message.payload)))
     return _append(target, partition_of(message.key, target.partitions), message, payload)
 
@@ -362,7 +364,7 @@ class Redrive:
 def _origin_of(view: View, message: Message, letter: DeadLetterPayload) -> Topic:
     name, topic_id = letter.origin.topic, letter.origin.topic_id
     topic = view.catalog.topic(name)
-    if topic.topic_id != topic_id:
+    if topic_id not in (None, topic.topic_id):
         raise InvalidRequest(
             f"the dead letter at offset {message.offset} of partition {message.partition_id} came from a topic {name} "
             "that was dropped; the one of that name is another: read the letter and write its row again instead",

@@ -28,10 +28,11 @@ from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.changes import NetChange, changes_since, commit_changes
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import Engine, Published
-from tablecast.engine.live_access import check_access, schema_of, table_of
+from tablecast.engine.live_access import check_access, is_sampled, schema_of, table_of
 from tablecast.engine.live_backlog import MAX_BACKLOG_ROWS, Backlog
 from tablecast.engine.live_groups import Groups, GroupStats
 from tablecast.engine.live_rows import InitialRows
+from tablecast.engine.live_sampling import SAMPLE_SECONDS, SampledSubscription, Sampling
 from tablecast.engine.live_subscription import NEAR_COMMITS, LiveSubscription, Mode, Subscriber
 from tablecast.engine.live_telling import Telling
 from tablecast.engine.live_told import Counts, Shown, Told, judge
@@ -59,13 +60,21 @@ class HubStats:
 class LiveHub:
     """Belongs to the event loop it is made on; only `stats` may be called from elsewhere."""
 
-    def __init__(self, engine: Engine, *, chunk: int = CHUNK, backlog_rows: int = MAX_BACKLOG_ROWS) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        chunk: int = CHUNK,
+        backlog_rows: int = MAX_BACKLOG_ROWS,
+        sample_seconds: float = SAMPLE_SECONDS,
+    ) -> None:
         self.engine = engine
         self.seq = engine.seq  # every commit up to this one was told
         self.counts = Counts()
         self._loop = asyncio.get_running_loop()
-        self._groups = Groups()
+        self._groups = Groups(engine.live_channels)
         self._telling = Telling(self._groups, self.counts, chunk, self.close)
+        self.sampling = Sampling(engine, self._telling, self.counts, sample_seconds)  # of system tables
         self._watched: frozenset[int] = frozenset()  # replaced as a whole: the syncing thread reads it
         self._catalog: Catalog = engine.catalog  # the one that rights were last looked at in
         self._backlog = Backlog(backlog_rows)
@@ -90,6 +99,10 @@ class LiveHub:
         if resume is not None and history is None:
             raise InvalidRequest("resume takes history beside it, as `subscribed` told both", parameter="history")
         account = self.engine.published.catalog.users.get(query.actor.user_id)
+        mode: Mode = "snapshot" if resume is None else "refetch"
+        if is_sampled(query):
+            check_access(query, account, self.engine.published.catalog)
+            return await self.sampling.open(self, query, subscriber, mode, account)
         await self._keep(query.table.table_id)
         published = self.engine.published
         check_access(query, account, published.catalog)
@@ -100,7 +113,6 @@ class LiveHub:
                     self, query, subscriber, "resumed", resume, account, reached=published.seq, missed=missed
                 )
         initial = InitialRows(published, query, self.engine.now_ms())
-        mode: Mode = "snapshot" if resume is None else "refetch"
         seq = published.seq
         return LiveSubscription(self, query, subscriber, mode, seq, account, reached=seq, initial=initial)
 
@@ -154,8 +166,11 @@ class LiveHub:
         if subscription.live:
             subscription.seq = max(subscription.seq, self.seq)
         subscription.release()
-        self._groups.remove(subscription)
-        self._watch()
+        if isinstance(subscription, SampledSubscription):
+            self.sampling.remove(subscription)
+        else:
+            self._groups.remove(subscription)
+            self._watch()
 
     def detach(self, subscription: LiveSubscription) -> int:
         """As `close`; the commit from which it is to be resumed."""
@@ -281,7 +296,7 @@ class LiveHub:
         return await self._loop.run_in_executor(self._pool, partial(function, *args, **kwargs))
 
     def stats(self) -> HubStats:
-        groups = self._groups.stats()
+        groups = self._groups.stats() + self.sampling.stats()
         behind = max(0, self.engine.seq - self.seq) if self._draining is not None else 0
         return HubStats(groups, sum(group.subscribers for group in groups), behind, replace(self.counts))
 
@@ -300,7 +315,7 @@ class LiveHub:
     @property
     def is_empty(self) -> bool:
         """Whether no index holds anything: what must be true when everybody has gone."""
-        return not self._groups and not self._watched and self._stop_listening is None
+        return not self._groups and not self._watched and self._stop_listening is None and self.sampling.is_empty
 
     async def stop(self) -> None:
         """Ends all of it; nobody is told. Idempotent."""
@@ -310,6 +325,9 @@ class LiveHub:
         for table_id in self._groups.tables:
             for subscription in self._groups.members(table_id):
                 self.close(subscription)
+        for subscription in self.sampling.members():
+            self.close(subscription)
+        self.sampling.stop()
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from tablecast.codec.catalog import User
 from tablecast.core.live_query import LiveQuery
-from tablecast.core.rights import require_read
-from tablecast.engine.catalog import Catalog, Table
+from tablecast.core.rights import require, require_read
+from tablecast.engine.catalog import SYSTEM_NAMESPACE, Catalog, Table
+from tablecast.engine.system import SYSTEM_TABLES, SystemTable
 from tablecast.errors import PermissionDenied, SchemaChanged, UnknownTable
 from tablecast.model.schema import Actor, TableSchema
 
 
 def check_access(query: LiveQuery, account: User | None, catalog: Catalog) -> None:
     """That the query has its table and its columns, and its actor the right. `account` is as it was in the beginning."""
-    require_read(_actor_now(query.actor, account, catalog), table_of(query, catalog).schema)
+    actor = _actor_now(query.actor, account, catalog)
+    if is_sampled(query):
+        require(actor, system_table_of(query).role, f"reading {query.table.full_name}")
+    else:
+        require_read(actor, table_of(query, catalog).schema)
+
+
+def is_sampled(query: LiveQuery) -> bool:
+    """Whether it is over a system table."""
+    return query.table.namespace == SYSTEM_NAMESPACE
+
+
+def system_table_of(query: LiveQuery) -> SystemTable:
+    return SYSTEM_TABLES[query.table.name]
 
 
 def table_of(query: LiveQuery, catalog: Catalog) -> Table:

@@ -6,7 +6,6 @@ first member and ends with its last; its number, the channel, is never used agai
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ class GroupStats(NamedTuple):
     subscribers: int
     told: int
     evaluation_seconds: float
+    sampled_seconds: float | None = None  # None: it follows commits
 
 
 class Group:
@@ -50,8 +50,8 @@ class Group:
 
 
 class Groups:
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
         self._by_identity: dict[object, Group] = {}
         self._by_table: dict[int, dict[Group, None]] = {}
         self.fanout: Fanout[Group] = Fanout()

@@ -10,12 +10,12 @@ loop, so between what it returns and what is told from then on there is neither 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tablecast.codec.catalog import User
 from tablecast.core.live_query import LiveQuery
 from tablecast.engine.live_access import check_access
-from tablecast.engine.live_rows import InitialRows
 from tablecast.engine.live_told import Shown, Told, net
 from tablecast.errors import InvalidRequest, TablecastError
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tablecast.engine.live_groups import Group
 
 Mode = Literal["snapshot", "resumed", "refetch"]
+Send = Callable[[bytes], object]
+Encoding = tuple[str, Callable[[Told], bytes]]  # what `Told.form` takes
 
 ROWS_ON_LOOP = 256  # stored rows looked at on the event loop itself: less than a millisecond; more go to a thread
 ROWS_IN_THREAD = 20_000  # likewise there, at a time: few threads serve everybody
@@ -47,10 +49,18 @@ class Subscriber(Protocol):
         ...
 
 
+class FirstRows(Protocol):
+    """What a subscription begins with: `InitialRows`, or those of a sample."""
+
+    def take(self, count: int, looked_at: int | None = None) -> tuple[list[tuple[Any, ...]], bool]: ...
+
+    def close(self) -> None: ...
+
+
 class LiveSubscription:
     __slots__ = (
         "__weakref__", "_hub", "_initial", "_missed", "_reached", "account", "channel", "closed", "group", "live", "mode",
-        "query", "seq", "subscriber", "tell",
+        "query", "sampled_seconds", "send", "send_as", "seq", "subscriber", "tell",
     )  # fmt: skip
 
     def __init__(
@@ -63,12 +73,16 @@ class LiveSubscription:
         account: User | None,
         *,
         reached: int,
-        initial: InitialRows | None = None,
+        initial: FirstRows | None = None,
         missed: list[Shown] | None = None,
+        sampled_seconds: float | None = None,
     ) -> None:
         self.query = query
+        self.sampled_seconds = sampled_seconds  # how often its table is read; None: it follows commits
         self.subscriber = subscriber
         self.tell = subscriber.told
+        self.send: Send | None = None  # of a subscriber that takes bytes as they are: a shorter way than `tell`
+        self.send_as: Encoding  # set with `send`
         self.mode = mode
         self.seq = seq  # everything up to this commit was told: where to resume
         self.account = account  # as it was when rights were first looked at; None for who has none
@@ -95,7 +109,7 @@ class LiveSubscription:
             self._initial = None
         return rows, last
 
-    async def _take(self, initial: InitialRows, count: int) -> tuple[list[tuple[Any, ...]], bool]:
+    async def _take(self, initial: FirstRows, count: int) -> tuple[list[tuple[Any, ...]], bool]:
         rows, last = initial.take(count, ROWS_ON_LOOP)
         while not last and len(rows) < count:
             more, last = await self._hub.in_thread(initial.take, count - len(rows), ROWS_IN_THREAD)

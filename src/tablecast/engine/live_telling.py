@@ -16,7 +16,7 @@ from tablecast.core.live_query import LiveQuery
 from tablecast.engine.catalog import Table
 from tablecast.engine.changes import NetChange
 from tablecast.engine.live_groups import Group, Groups
-from tablecast.engine.live_subscription import LiveSubscription
+from tablecast.engine.live_subscription import Encoding, LiveSubscription
 from tablecast.engine.live_told import Counts, Shown, Told, judge
 from tablecast.errors import DatabaseError, TablecastError
 
@@ -47,10 +47,10 @@ class Telling:
             try:
                 shown = self._judge(group, mine) if len(mine) <= WORK_PER_TURN else await self._judge_long(group, mine)
             except Exception as error:
-                await self.end(list(group.members), _as_ours(error, group.query))
+                await self.end(list(group.members), as_ours(error, group.query))
                 continue
             if shown:
-                await self._tell(group, Told(group.channel, seq, shown, group.query, self._counts))
+                await self.tell(group, Told(group.channel, seq, shown, group.query, self._counts))
             elif self._work >= WORK_PER_TURN:
                 await self._turn()
 
@@ -71,7 +71,7 @@ class Telling:
             await self._turn()
         return shown
 
-    async def _tell(self, group: Group, told: Told) -> None:
+    async def tell(self, group: Group, told: Told) -> None:
         group.told += 1
         members = list(group.members)
         for at in range(0, len(members), self._chunk):
@@ -82,10 +82,17 @@ class Telling:
     def _tell_all(self, members: Iterable[LiveSubscription], told: Told) -> int:
         """Those that have not heard of it; how many. All deliveries go through this loop: nothing more is in it."""
         seq, count = told.seq, 0
+        form: Encoding | None = None
+        frame = b""
         for subscription in members:
             if subscription.live and subscription.seq < seq:
                 try:
-                    subscription.tell(subscription, told)
+                    if (send := subscription.send) is None:
+                        subscription.tell(subscription, told)
+                    else:
+                        if (wanted := subscription.send_as) is not form:
+                            form, frame = wanted, told.form(*wanted)
+                        send(frame)
                 except Exception:
                     _log.exception("a subscriber of %s failed", told.query.text)
                     self._drop(subscription)
@@ -126,7 +133,7 @@ class Telling:
         await asyncio.sleep(0)
 
 
-def _as_ours(error: Exception, query: LiveQuery) -> TablecastError:
+def as_ours(error: Exception, query: LiveQuery) -> TablecastError:
     if isinstance(error, TablecastError):
         return error
     _log.error("judging changes for %s failed", query.text, exc_info=error)

@@ -24,8 +24,12 @@ MAX_QUARANTINED: Final = 1_000  # records; enough to see what is wrong, and one 
 
 def quarantined(reader: Reader) -> list[Quarantined]:
     """All of them, the oldest first."""
-    found = [decode_record(Quarantined, value) for _, value in _stored(reader)]
-    return sorted(found, key=lambda q: q.time_ms)
+    return sorted(quarantined_by_id(reader).values(), key=lambda q: q.time_ms)
+
+
+def quarantined_by_id(reader: Reader) -> dict[str, Quarantined]:
+    prefix = len(records.QUARANTINE)
+    return {key[prefix:].hex(): decode_record(Quarantined, value) for key, value in _stored(reader)}
 
 
 def set_aside(event: Event, reason: str, *, outgoing: bool, size: int, time_ms: int) -> tuple[int, Quarantined]:

@@ -26,6 +26,7 @@ class ReplicationStatus:
     quarantined: int = 0
     ahead: int = 0  # events of clocks that are more than five minutes ahead
     peers: tuple[str, ...] = ()  # nodes that are online now
+    last_compared_ms: int | None = None  # when a comparison with a peer last came to its end
     rounds: int = 0  # comparisons with a peer that came to their end
     differing: int = 0  # of them those that found something
     pulled: int = 0  # events that they brought

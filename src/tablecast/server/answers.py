@@ -96,6 +96,15 @@ def check_rows(results: Sequence[Result], max_result_rows: int) -> None:
             )  # fmt: skip
 
 
+def check_bytes(size: int, max_answer_bytes: int) -> None:
+    if size > max_answer_bytes:
+        raise TooLarge(
+            f"the answer has {size} bytes: max_answer_bytes is {max_answer_bytes}. Ask for fewer rows or columns, or read "
+            "a table in parts with a snapshot",
+            size=size, limit=max_answer_bytes,
+        )  # fmt: skip
+
+
 def is_large(results: Sequence[Result]) -> bool:
     return sum(len(result) for result in results) > LARGE_ROWS
 

@@ -201,8 +201,8 @@ class EventStream:
     async def _beginning(self) -> AsyncGenerator[bytes]:
         live = self._live
         is_resumed = live.mode == "resumed"
-        key = list(live.query.key_indexes)
-        subscribed = Subscribed(STREAM, live.seq, self._history, live.mode, columns_out(live.query), key)
+        told = live.seq, self._history, live.mode, columns_out(live.query), list(live.query.key_indexes)
+        subscribed = Subscribed(STREAM, *told, live.sampled_seconds)
         yield event(subscribed, self._at(live.seq) if is_resumed else None)
         last = is_resumed
         while not last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from tablecast.server.answers import (
     accepted,
     answer,
     arrow_answer,
+    check_bytes,
     check_rows,
     header_text,
     is_large,
@@ -64,9 +66,8 @@ async def run_sql(call: Call) -> Response:
     results = await _execute(call, request, params)
     check_rows(results, call.services.settings.max_result_rows)
     wanted = accepted(call.headers, (JSON, MSGPACK, ARROW))
-    if is_large(results):
-        return await asyncio.get_running_loop().run_in_executor(None, _rendered, results, wanted, began)
-    return _rendered(results, wanted, began)
+    rendered = partial(_within, call.services.settings.max_answer_bytes, results, wanted, began)
+    return await asyncio.get_running_loop().run_in_executor(None, rendered) if is_large(results) else rendered()
 
 
 def check_sql_size(sql: str, limit: int) -> None:
@@ -95,6 +96,14 @@ async def _execute(call: Call, request: SqlRequest, params: list[Any]) -> list[R
     finally:
         if own.in_transaction:
             await own.rollback()
+
+
+def _within(max_answer_bytes: int, results: list[Result], wanted: str, began: float) -> Response:
+    """The answer, if it is small enough: as far as can be told before it is made, which takes its size again in memory."""
+    check_bytes(sum(result.nbytes for result in results), max_answer_bytes)
+    response = _rendered(results, wanted, began)
+    check_bytes(len(response.body), max_answer_bytes)
+    return response
 
 
 def _rendered(results: list[Result], wanted: str, began: float) -> Response:

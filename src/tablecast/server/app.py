@@ -32,6 +32,7 @@ from tablecast.server import (
 )
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
+from tablecast.server.console_page import console_routes
 from tablecast.server.errors import error_response
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.limits import monotonic_clock
@@ -96,7 +97,9 @@ def create_app(
     )
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
+    db.engine.process.is_draining = lambda: lifecycle.draining
     routes: list[BaseRoute] = [WebSocketRoute(live_upgrade.PATH, LiveUpgrade(services))]
+    routes += console_routes(metrics) if settings.console else []
     routes += [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]
     return AccessLog(Router(routes, redirect_slashes=False, default=_NotServed(metrics)), metrics)
 

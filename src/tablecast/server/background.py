@@ -92,7 +92,7 @@ class _ServerThread(threading.Thread):
                 with closing(_OneMoreToken(db.database, settings, secret)) as auth:
                     auth.token = self.token
                     app = create_app(db, settings, auth, Metrics(db.engine), self._lifecycle)
-                    address = url(listener, settings)
+                    db.engine.process.address = address = url(listener, settings)
                     config = uvicorn_config(app, settings, None)
                     await ServedByLifecycle(config, self._lifecycle, lambda: self.started.put(address)).serve(
                         [listener]

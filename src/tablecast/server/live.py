@@ -57,7 +57,7 @@ class LiveService:
         self.settings = settings
         self.auth = auth
         self.metrics = metrics
-        self.hub = LiveHub(db.engine)
+        self.hub = LiveHub(db.engine, sample_seconds=settings.live_system_sample_seconds)
         self._lifecycle = lifecycle
         self._loop = asyncio.get_running_loop()
         self._connected: set[Connected] = set()

@@ -36,6 +36,7 @@ from tablecast.engine.live import LiveSubscription, Told
 from tablecast.errors import InvalidRequest, SnapshotGone, TablecastError, TooLarge, Unauthenticated
 from tablecast.server.auth import SignedIn, encode_basic
 from tablecast.server.live import LiveService, internal, read_batch
+from tablecast.server.live_channels import Channels
 from tablecast.server.live_forms import FRAMES, changes_out, columns_out, frame, rows_out
 from tablecast.server.live_socket import LiveSocket
 from tablecast.server.logs import identify
@@ -95,6 +96,8 @@ class Seat:
             seq = told.seq
         if self._is_detached:
             self._connection.lag(self, live.seq)
+        else:
+            self._connection.hears(live)
 
     def stop(self) -> None:
         if self.timer is not None:
@@ -120,6 +123,7 @@ class LiveConnection:
         self._protocol = p.LiveProtocol(service.settings.live_max_subscriptions)
         self._seats: dict[p.Subscription, Seat] = {}
         self._turn = asyncio.Lock()  # reads of rows and catch-ups, one after the other
+        self._channels = Channels()
         self.last_channel = self.last_seq = 0  # of the last change that was sent
         self._signing_in: asyncio.Task[None] | None = None
         seconds = service.settings.live_auth_seconds
@@ -176,7 +180,15 @@ class LiveConnection:
     def drain(self) -> None:
         self._perform(self._protocol.drained())
 
+    def crowded(self, is_full: bool) -> None:
+        self._channels.take(None if is_full else self._socket.write)
+
     # --- called by seats ---
+
+    def hears(self, live: LiveSubscription) -> None:
+        """What is told from here on may go to the socket at once."""
+        send = None if self._socket.is_full else self._socket.write
+        self._channels.join(live, send, FRAMES[self._form or JSON_FORM])
 
     def write(self, told: Told) -> None:
         self.last_channel, self.last_seq = told.channel, told.seq
@@ -225,6 +237,7 @@ class LiveConnection:
     def _leave(self, seat: Seat) -> None:
         seat.stop()
         if seat.live is not None:
+            self._channels.leave(seat.live)
             self.hub.close(seat.live)
 
     def _start(self, seat: Seat, step: Step) -> None:
@@ -261,8 +274,8 @@ class LiveConnection:
         namespace = request.namespace or DEFAULT_NAMESPACE
         query = await self._service.plan(self.signed_in.actor, request.sql, params, namespace)
         seat.live = live = await self.hub.open(query, seat, request.resume, request.history)
-        history, key = self.hub.engine.history, list(query.key_indexes)
-        self._perform(self._protocol.opened(seat.subscription, live.seq, history, live.mode, columns_out(query), key))
+        told = live.seq, self.hub.engine.history, live.mode, columns_out(query), list(query.key_indexes)
+        self._perform(self._protocol.opened(seat.subscription, *told, live.sampled_seconds))
 
     async def _read(self, seat: Seat) -> None:
         live = seat.live

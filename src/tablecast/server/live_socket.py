@@ -54,6 +54,9 @@ class Served(Protocol):
     def failed(self, code: int, reason: str) -> None:
         """The peer sent what is no WebSocket message. A last message may be sent; the socket closes then."""
 
+    def crowded(self, is_full: bool) -> None:
+        """The peer does not keep up any more, or does again."""
+
     def lost(self) -> None:
         """Nothing can be sent or received any more. Called once."""
 
@@ -275,6 +278,8 @@ class LiveSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_full = True
+        if self._served is not None:
+            self._served.crowded(True)
         self._writable.clear()
         if not self._transport.is_closing():
             self._transport.pause_reading()
@@ -282,6 +287,8 @@ class LiveSocket(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
+        if self._served is not None:
+            self._served.crowded(False)
         self._is_heard = True
         self._writable.set()
         if not self._transport.is_closing():

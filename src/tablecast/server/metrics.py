@@ -13,7 +13,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -24,7 +24,8 @@ from tablecast import __version__
 from tablecast.engine.engine import Engine
 from tablecast.engine.live import HubStats
 from tablecast.engine.observer import CommitReport
-from tablecast.engine.system import pipelines, topic_groups, topics
+from tablecast.engine.process import MetricSample
+from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.engine.writer import QUEUE_COMMANDS
 from tablecast.errors import UnknownTopic
 from tablecast.model.replication import MAX_EPOCH_EVENTS
@@ -136,10 +137,17 @@ class Metrics(Collector):
         self._declare_replication()
         self._registry.register(self)
         engine.observe(self)
+        engine.process.metrics = self.samples
 
     def render(self) -> bytes:
         """Everything, as one scrape."""
         return generate_latest(self._registry)
+
+    def samples(self) -> Iterator[MetricSample]:
+        """The same numbers, one by one: `system.metrics`."""
+        for metric in self._registry.collect():
+            for name, labels, value, *_ in metric.samples:
+                yield MetricSample(name, labels, metric.type, value)
 
     def collect(self) -> Iterator[Metric]:
         """What was counted, for the registry."""
@@ -318,7 +326,7 @@ class State(Collector):
 def _topic_sizes(engine: Engine) -> list[Metric]:
     messages: dict[Place, int] = {}
     size: dict[Place, int] = {}
-    for topic in topics(engine).slice(0, MAX_TOPIC_LABELS).to_pylist():
+    for topic in islice(SYSTEM_TABLES["topics"].dicts(engine), MAX_TOPIC_LABELS):
         place = (f"{topic['namespace']}.{topic['name']}",)
         messages[place], size[place] = topic["messages"], topic["bytes"]
     return [
@@ -331,7 +339,7 @@ def _group_lags(engine: Engine) -> list[Metric]:
     """Over a group's partitions: messages add up, and the slowest partition is how late the group is."""
     behind: dict[Place, int] = {}
     late: dict[Place, float] = {}
-    for state in topic_groups(engine).to_pylist():
+    for state in SYSTEM_TABLES["topic_groups"].dicts(engine):
         place = (state["topic"], state["group_id"])
         if place not in behind and len(behind) >= MAX_GROUP_LABELS:
             place = (OTHER, OTHER)
@@ -346,7 +354,7 @@ def _group_lags(engine: Engine) -> list[Metric]:
 
 def _pipelines(engine: Engine) -> list[Metric]:
     """As their runners reported; there are at most as many as system.pipelines has."""
-    rows = pipelines(engine).slice(0, MAX_TOPIC_LABELS).to_pylist()
+    rows = list(islice(SYSTEM_TABLES["pipelines"].dicts(engine), MAX_TOPIC_LABELS))
     fields = {
         "tablecast_pipeline_lag_messages": ("Messages it has not read yet.", "lag"),
         "tablecast_pipeline_rows_out": ("Rows written since it was started.", "rows_out"),

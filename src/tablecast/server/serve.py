@@ -63,6 +63,7 @@ async def _live(settings: Settings, password: str | None, say: Say) -> None:
     with closing(bind(settings)) as listener:
         _allow_files(settings.max_connections + OTHER_FILES)
         async with opened_database(settings) as db:
+            db.engine.process.address = url(listener, settings)
             generated = await asyncio.to_thread(db.database.ensure_system_account, password)
             if generated is not None:
                 say(f'The account "system" was made. Its password, shown only now:\n\n    {generated}\n')

@@ -24,11 +24,13 @@ from tablecast.edge.address import check_prefix, parse_address
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
 from tablecast.engine.durability import Durability
 from tablecast.engine.identity import check_node_id
+from tablecast.engine.live_sampling import SAMPLE_SECONDS
 from tablecast.errors import InvalidRequest
 
 PREFIX = "TABLECAST_"
 OTHER_VARIABLES = ("CONFIG", "FAILPOINT", "PASSWORD", "TOKEN", "URL", "USER")  # mean something elsewhere: not settings
 DAY_SECONDS = 86_400
+MAX_ANSWER_BYTES = 256 * 2**20  # of one answer: it is in memory as rows and again as bytes before the first is sent
 MAX_PART_BYTES = 2**31  # of a load: what one task of a large job sends; it goes to disk, not to memory
 
 LogFormat = Literal["json", "text"]
@@ -66,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = MAX_PART_BYTES
     max_sql_bytes: Annotated[int, _about("the longest SQL text of a request", ge=100, le=1_000_000)] = 1_000_000
     max_result_rows: Annotated[int, _about("rows that one result may have", ge=1, le=100_000_000)] = 100_000
+    max_answer_bytes: Annotated[
+        int, _about("bytes that the answer to one SQL request may have", ge=1_000, le=2**40)
+    ] = MAX_ANSWER_BYTES
     statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0
     query_memory_mb: Annotated[int, _about("memory for all queries that run at a time", ge=16, le=1_000_000)] = 512
     body_timeout_seconds: Annotated[
@@ -93,6 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     live_ping_seconds: Annotated[
         float, _about("how often a live connection is asked whether it is still there", ge=0.05, le=3_600)
     ] = 30.0
+    live_system_sample_seconds: Annotated[
+        float, _about("how often a system table is looked at while a live query is over it", ge=0.05, le=3_600)
+    ] = SAMPLE_SECONDS
     allowed_origins: Annotated[
         str, _about("origins, by comma, whose pages may open live connections, beside our own; * is any")
     ] = ""
@@ -136,6 +144,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, _about("how often this node compares its tables with those of a peer", ge=0.1, le=DAY_SECONDS)
     ] = 60.0
 
+    console: Annotated[bool, _about("serve the console, a page for browsers, at /")] = True
     drain_seconds: Annotated[int, _about("how long requests may go on after the signal to stop", ge=0, le=3_600)] = 30
     metrics_public: Annotated[bool, _about("/metrics without credentials")] = False
     log_format: Annotated[LogFormat, _about("how log lines are written")] = "text"

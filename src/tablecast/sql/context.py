@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tablecast.codec.result import Result
+from tablecast.core.rights import require
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.idempotency import Once
 from tablecast.engine.rows import RowCommand, Written
+from tablecast.engine.system import SYSTEM_TABLES, SystemTable
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import PermissionDenied
-from tablecast.model.schema import Actor
+from tablecast.errors import PermissionDenied, UnknownTable
+from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.statements import TableName
@@ -82,6 +84,16 @@ def full_name(name: TableName, namespace: str) -> str:
 
 def find_table(catalog: Catalog, name: TableName, namespace: str) -> Table:
     return catalog.table(full_name(name, namespace))
+
+
+def readable_system_table(actor: Actor, name: TableName) -> SystemTable:
+    """Who may read none of them is not told which there are."""
+    found = SYSTEM_TABLES.get(name.name)
+    require(actor, Role.SERVICE if found is None else found.role, f"reading {name}")
+    if found is None:
+        known = ", ".join(SYSTEM_TABLES)
+        raise UnknownTable(f"there is no system table {name}; there are: {known}", table=str(name))
+    return found
 
 
 def find_topic(catalog: Catalog, name: TableName, namespace: str) -> Topic:

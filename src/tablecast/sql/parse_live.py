@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tablecast.core.live_query import Output
-from tablecast.engine.catalog import SYSTEM_NAMESPACE
 from tablecast.errors import InvalidRequest, UnknownColumn, UnsupportedSql
 from tablecast.sql.generated import generator_name
 from tablecast.sql.parse import parse
@@ -76,8 +75,9 @@ def parse_live(sql: str) -> LiveSelect:
     parts = [*(output.tree for output in outputs), *([] if condition is None else [condition])]
     used = [_number(node) for part in parts for node in part.find_all(exp.Placeholder)]
     limit, limit_parameter = _limit(tree.args.get("limit"))
+    (table,) = statement.tables
     return LiveSelect(
-        table=_only_table(statement),
+        table=table,
         outputs=outputs,
         where=condition,
         limit=limit,
@@ -87,13 +87,6 @@ def parse_live(sql: str) -> LiveSelect:
         beside={number: column for number, column in _comparisons(condition) if used.count(number) == 1},
         names_user=any(generator_name(node) for part in parts for node in part.walk()),
     )
-
-
-def _only_table(statement: Select) -> TableName:
-    (name,) = statement.tables
-    if name.namespace == SYSTEM_NAMESPACE:
-        raise UnsupportedSql(f"{name} is computed when it is asked for and has no live form", table=str(name))
-    return name
 
 
 def _qualifiers(tree: exp.Select) -> frozenset[str]:

@@ -21,12 +21,13 @@ from tablecast.core.expression.numeric import fits
 from tablecast.core.expression.tree import TEXT
 from tablecast.core.live_query import LiveForm, LiveQuery, Output, Types
 from tablecast.core.rights import require_read
-from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
+from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog
 from tablecast.model.schema import Actor, Column, ColumnType, TableSchema
-from tablecast.sql.context import find_table
+from tablecast.sql.context import find_table, readable_system_table
 from tablecast.sql.generated import lift_generated
 from tablecast.sql.parameters import check_count, parameter_type
 from tablecast.sql.parse_live import LiveSelect, checked_limit, parse_live
+from tablecast.sql.statements import TableName
 
 TEXTS_KEPT = 1024  # parsed
 FORMS_KEPT = 1024  # compiled, about 20 kB each
@@ -40,8 +41,7 @@ def plan_live(
     """The live query that `sql` is to this actor. Raises what is wrong with it, or PermissionDenied."""
     select = _parsed(sql)
     check_count(params, select.parameters)
-    schema = find_table(catalog, select.table, namespace).schema
-    require_read(actor, schema)
+    schema = _readable(catalog, actor, select.table, namespace)
     limit = select.limit if select.limit_parameter is None else checked_limit(params[select.limit_parameter])
     # What decides about no row is left out: whoever asks for the same rows is told together.
     taken = [_taken(schema, select, i, value) if i in select.used else (None, None) for i, value in enumerate(params)]
@@ -49,6 +49,14 @@ def plan_live(
         taken.append((actor.user_id, TEXT))
     form = _form(sql, schema, tuple([kind for _, kind in taken]))
     return form.bind(actor, tuple([value for value, _ in taken]), limit)
+
+
+def _readable(catalog: Catalog, actor: Actor, name: TableName, namespace: str) -> TableSchema:
+    if name.namespace == SYSTEM_NAMESPACE:
+        return readable_system_table(actor, name).schema
+    schema = find_table(catalog, name, namespace).schema
+    require_read(actor, schema)
+    return schema
 
 
 @lru_cache(maxsize=TEXTS_KEPT)

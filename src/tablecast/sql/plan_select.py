@@ -12,14 +12,12 @@ from sqlglot import exp
 
 from tablecast.codec.result import Result
 from tablecast.codec.rows import Row
-from tablecast.core.rights import require, require_read, row_owner
+from tablecast.core.rights import require_read, row_owner
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
 from tablecast.engine.reading import KeyRange, lookup_values, scan_values, values_arrow
 from tablecast.engine.system import SYSTEM_TABLES
-from tablecast.errors import UnknownTable
-from tablecast.model.schema import Role
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
-from tablecast.sql.context import Context, find_table
+from tablecast.sql.context import Context, find_table, readable_system_table
 from tablecast.sql.generated import generate, generator_name, lift_generated
 from tablecast.sql.statements import Select, TableName
 
@@ -27,7 +25,7 @@ TableKey = tuple[str | None, str]
 
 
 class SelectPlan:
-    """`table` and `access` only for a query that reads one table of ours, once."""
+    """`table` only for a query that reads one table of ours, once; `access` also for one of a large system table."""
 
     def __init__(self, statement: Select, context: Context) -> None:
         self._statement = statement
@@ -37,7 +35,11 @@ class SelectPlan:
         self._shown: _Shown | None = None
         self._key: TableKey = (None, "")
         names = list(statement.tables)
-        if len(names) == 1 and names[0].namespace != SYSTEM_NAMESPACE:
+        if len(names) == 1 and names[0].namespace == SYSTEM_NAMESPACE:
+            system = SYSTEM_TABLES.get(names[0].name)
+            if system is not None and system.in_order:
+                self._access = plan_access(statement.query, system.schema)
+        elif len(names) == 1:
             self._key = names[0].namespace, names[0].name
             self._table = find_table(context.catalog, names[0], context.namespace)
             self._access = plan_access(statement.query, self._table.schema)
@@ -47,7 +49,7 @@ class SelectPlan:
     def run(self, context: Context, params: Sequence[Any]) -> Result:
         table, access = self._table, self._access
         if table is None or access is None:
-            tables = read_tables(context, self._statement.tables)
+            tables = read_tables(context, self._statement.tables, None if access is None else access.bind(params))
             return Result.of_arrow(context.queries.run(self._query, tables, (*params, *self._values(context))))
         require_read(context.actor, table.schema)
         path = access.bind(params)
@@ -119,12 +121,14 @@ def whole_table(context: Context, table: Table) -> pa.Table:
     return values_arrow(table, scan_values(context.reader, table, owner, KeyRange(), now_ms))
 
 
-def read_tables(context: Context, names: Iterable[TableName]) -> dict[TableKey, pa.Table]:
-    """Everything a query names, as Arrow, under the names it uses."""
+def read_tables(
+    context: Context, names: Iterable[TableName], path: AccessPath | None = None
+) -> dict[TableKey, pa.Table]:
+    """Everything a query names, as Arrow, under the names it uses. `path`: what is needed of the only one, a system table."""
     tables: dict[TableKey, pa.Table] = {}
     for name in names:
         if name.namespace == SYSTEM_NAMESPACE:
-            tables[name.namespace, name.name] = system_table(context, name)
+            tables[name.namespace, name.name] = system_table(context, name, path)
             continue
         table = find_table(context.catalog, name, context.namespace)
         require_read(context.actor, table.schema)
@@ -132,10 +136,9 @@ def read_tables(context: Context, names: Iterable[TableName]) -> dict[TableKey, 
     return tables
 
 
-def system_table(context: Context, name: TableName) -> pa.Table:
-    found = SYSTEM_TABLES.get(name.name)
-    require(context.actor, Role.SERVICE if found is None else found.role, f"reading {name}")
-    if found is None:
-        known = ", ".join(SYSTEM_TABLES)
-        raise UnknownTable(f"there is no system table {name}; there are: {known}", table=str(name))
-    return found.make(context.engine)
+def system_table(context: Context, name: TableName, path: AccessPath | None = None) -> pa.Table:
+    table = readable_system_table(context.actor, name)
+    if path is None or path.kind not in (AccessKind.RANGE, AccessKind.FULL):
+        return table.make(context.engine)
+    part = KeyRange(path.prefix, path.lower, path.upper, path.reverse)
+    return table.make_part(context.engine, part, path.limit)

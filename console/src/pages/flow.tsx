@@ -1,0 +1,69 @@
+/**
+ * A picture of what feeds what: boxes in layers, from left to right, joined by lines. Where there is no room for that the
+ * layers stand one below the other.
+ */
+
+import { useSignal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { freshId } from "../components/index.ts";
+import { fitted, layOut, type Link, type Node, type Placed } from "./flow_layout.ts";
+import "./flow.css";
+
+export interface FlowProps {
+  title: string;
+  /** The picture in words. */
+  description: string;
+  nodes: Node[];
+  links: Link[];
+}
+
+const TITLE_CHARS = 23; // as many as fit into a box
+const NOTE_CHARS = 28;
+
+export function Flow(props: FlowProps) {
+  const area = useRef<HTMLDivElement>(null);
+  const id = useSignal(freshId("flow")).value;
+  const room = useSignal(1_000);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(() => (room.value = area.current!.clientWidth));
+    watch.observe(area.current!);
+    return () => watch.disconnect();
+  }, []);
+  const { boxes, lines, width, height } = layOut(props.nodes, props.links, room.value);
+  return (
+    <div ref={area} class="flow" tabIndex={0} role="region" aria-label={props.title}>
+      <svg viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="group" aria-labelledby={id} aria-describedby={`${id}-text`}>
+        <title id={id}>{props.title}</title>
+        <desc id={`${id}-text`}>{props.description}</desc>
+        <g class="flow-lines" aria-hidden="true">
+          {lines.map((path) => (
+            <path key={path} d={path} />
+          ))}
+        </g>
+        {boxes.map((box) => (
+          <Box key={box.node.id} box={box} />
+        ))}
+      </svg>
+    </div>
+  );
+}
+
+function Box(props: { box: Placed }) {
+  const { node } = props.box;
+  const shape = (
+    <g class={`flow-box ${node.kind.split(" ", 1)[0]} ${node.tone ?? ""}`} transform={`translate(${props.box.x} ${props.box.y})`}>
+      <rect width={props.box.width} height={props.box.height} rx="8" />
+      <text class="flow-kind" x="12" y="18">
+        {node.kind}
+      </text>
+      <text class="flow-title" x="12" y="36">
+        {fitted(node.title, TITLE_CHARS)}
+      </text>
+      <text class="flow-note" x="12" y="53">
+        {fitted(node.note ?? "", NOTE_CHARS)}
+      </text>
+      <title>{[node.title, node.note].filter(Boolean).join(": ")}</title>
+    </g>
+  );
+  return node.href === undefined ? shape : <a href={node.href}>{shape}</a>;
+}

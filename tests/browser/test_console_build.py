@@ -1,0 +1,47 @@
+"""The console built anew is the one in the package, byte for byte, and its logic holds. Needs what `make console` installs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONSOLE = ROOT / "console"
+BUNDLE = ROOT / "src/tablecast/server/console_bundle"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node() -> None:
+    if subprocess.run([ROOT / "tools/ensure-node"], capture_output=True).returncode:
+        pytest.skip("the console is built with node 20.19 or newer")
+    if not (CONSOLE / "node_modules").is_dir():
+        pytest.skip("what the console is built with is not installed: make console")
+
+
+def npm(*words: str, **environment: str) -> None:
+    ran = subprocess.run(
+        ["npm", "run", "--silent", *words],
+        cwd=CONSOLE,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_build_gives_the_same_bytes(tmp_path: Path) -> None:
+    npm("build", CONSOLE_OUT=str(tmp_path / "built"))
+    built = contents(tmp_path / "built")
+    assert sorted(built) == sorted(contents(BUNDLE))
+    assert built == contents(BUNDLE)
+
+
+def test_the_logic_holds() -> None:
+    npm("test")
