@@ -10,9 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 Rate = Callable[[], float]  # runs one round and returns operations per second
+
+
+# What the other side is: another system, what the machine or a library can do at best, or tablecast itself without something.
+Kind = Literal["peer", "limit", "itself"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Comparison:
     target: float
     at_most: bool = False
     note: str = ""
+    kind: Kind = "peer"
 
     @property
     def ratio(self) -> float:
@@ -34,7 +39,23 @@ class Comparison:
 
     @property
     def met(self) -> bool:
+        """A target of 0 is none: the row is there to compare with."""
+        if not self.target:
+            return True
         return self.ratio <= self.target if self.at_most else self.ratio >= self.target
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """A row that this machine cannot have; `reason` says what is missing and how to get it."""
+
+    workload: str
+    against: str
+    reason: str
+
+
+class NotInstalled(Exception):
+    """A peer that is not on this machine; the text says how to get it."""
 
 
 def in_turns(rounds: int, *sides: Rate) -> list[float]:

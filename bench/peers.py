@@ -19,6 +19,7 @@ NOTE = "x" * 120  # rows of about 200 bytes
 Row = tuple[int, str, Any, str, str]
 
 TABLE = "id BIGINT PRIMARY KEY, customer TEXT NOT NULL, amount {decimal}, status TEXT, note TEXT"
+PRAGMAS = {"journal_mode": "WAL", "synchronous": "FULL"}
 INSERT = "INSERT INTO {table} VALUES (?, ?, ?, ?, ?)"
 
 
@@ -58,8 +59,8 @@ class Sqlite:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
             found = sqlite3.connect(self._path, timeout=120, isolation_level=None)
-            found.execute("PRAGMA journal_mode=WAL")
-            found.execute("PRAGMA synchronous=FULL")
+            for name, value in PRAGMAS.items():
+                found.execute(f"PRAGMA {name}={value}")
             self._local.connection = found
         return found
 

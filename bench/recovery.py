@@ -36,6 +36,7 @@ def open_after_kill(path: Path, rounds: int, small: int, large: int) -> Iterator
         "ms",
         3.0,
         at_most=True,
+        kind="itself",
     )
 
 
@@ -83,7 +84,7 @@ def flat_memory(path: Path, rows: int, settled: int) -> Iterator[Comparison]:
     side.db.close()
     yield Comparison(
         f"memory while writing {rows:,} rows (highest)", f"highest of the first {settled:,}",
-        highest, after_settling, "MB", 1.25, at_most=True, note=f"{rate:,.0f} rows/s, durability none",
+        highest, after_settling, "MB", 1.25, at_most=True, note=f"{rate:,.0f} rows/s, durability none", kind="itself",
     )  # fmt: skip
 
 

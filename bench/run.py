@@ -8,16 +8,20 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Comparison
+from bench.measure import Comparison, NotInstalled, NotMeasured
 
-Workload = Callable[[Path], Iterator[Comparison]]
+Found = Comparison | NotMeasured
+Workload = Callable[[Path], Iterator[Found]]
 
 
 def main(description: str | None, workloads: Callable[[bool], dict[str, Workload]]) -> int:
@@ -27,26 +31,54 @@ def main(description: str | None, workloads: Callable[[bool], dict[str, Workload
     parser.add_argument("--only", nargs="*", choices=sorted(workloads(True)), help="names of workloads")
     parser.add_argument("--json", type=Path, help="write the results here as well")
     args = parser.parse_args()
-    console, found = Console(), []
+    console, found, began = Console(), list[Found](), time.monotonic()
     for name, run in workloads(args.quick).items():
         if args.only and name not in args.only:
             continue
         with console.status(name):
-            path = Path(tempfile.mkdtemp(prefix=f"tablecast-bench-{name}-"))
-            try:
-                for comparison in run(path):
-                    found.append(comparison)
-                    console.print(f"{name}: {comparison.ratio:.2f} × {comparison.against}")
-            finally:
-                shutil.rmtree(path, ignore_errors=True)
-    console.print(_table(found))
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    console.print(machine)
+            for each in _measured(name, run):
+                found.append(each)
+                console.print(f"{name}: {_line(each)}")
+    console.print(_table([each for each in found if isinstance(each, Comparison)]))
+    console.print(machine())
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        comparisons = [{**asdict(c), "ratio": c.ratio, "met": c.met} for c in found]
-        args.json.write_text(json.dumps({"machine": machine, "comparisons": comparisons}, indent=2) + "\n")
+        args.json.write_text(json.dumps(_as_json(found, args.quick, time.monotonic() - began), indent=2) + "\n")
     return 0
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def _measured(name: str, run: Workload) -> Iterator[Found]:
+    """In a directory of its own. What a workload needs and the machine lacks is a row, not the end."""
+    path = Path(tempfile.mkdtemp(prefix=f"tablecast-bench-{name}-"))
+    try:
+        yield from run(path)
+    except NotInstalled as e:
+        yield NotMeasured(name, "", str(e))
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _line(found: Found) -> str:
+    if isinstance(found, NotMeasured):
+        return f"not measured: {found.against or found.workload}: {found.reason}"
+    return f"{found.ratio:.2f} × {found.against}"
+
+
+def _as_json(found: list[Found], quick: bool, seconds: float) -> dict[str, Any]:
+    return {
+        "machine": machine(),
+        "measured": datetime.now(UTC).date().isoformat(),
+        "quick": quick,
+        "seconds": round(seconds),
+        "comparisons": [
+            {**asdict(each), "ratio": each.ratio, "met": each.met} for each in found if isinstance(each, Comparison)
+        ],
+        "not_measured": [asdict(each) for each in found if isinstance(each, NotMeasured)],
+    }
 
 
 def _table(found: list[Comparison]) -> Table:

@@ -33,7 +33,7 @@ def single_rows(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]
     yield Comparison(name, "SQLite (WAL, FULL), row + outbox row", rate, peer, "rows/s", 8.0)
     yield Comparison(
         name, "the bare loop: queue, fsync, wake 24 Python threads, no data", rate, bare, "rows/s", 0.0,
-        note="the limit of threads under the interpreter lock on this machine",
+        note="the limit of threads under the interpreter lock on this machine", kind="limit",
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def batches(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:
     ours.db.close()
     name = f"batches of {BATCH:,} rows, same route, fsync"
     yield Comparison(name, "SQLite, executemany + outbox rows", rate, peer, "rows/s", 0.8)
-    yield Comparison(name, "the same bytes as raw RocksDB batches", rate, limit, "rows/s", 0.5)
+    yield Comparison(name, "the same bytes as raw RocksDB batches", rate, limit, "rows/s", 0.5, kind="limit")
 
 
 class _ReadyBytes:
@@ -148,4 +148,5 @@ def route_cost(path: Path, rounds: int, seconds: float) -> Iterator[Comparison]:
         "ms",
         1.3,
         at_most=True,
+        kind="itself",
     )

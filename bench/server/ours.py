@@ -25,18 +25,32 @@ INSERT = "INSERT INTO bench.orders VALUES (?, ?, ?, ?, ?)"
 
 @contextmanager
 def server(path: Path) -> Iterator[int]:
+    with process(path) as (port, _):
+        yield port
+
+
+@contextmanager
+def process(path: Path, *flags: str) -> Iterator[tuple[int, int]]:
+    """Port and process id."""
     port = free_port()
     command = [
         sys.executable, "-m", "tablecast", "serve", "--data", str(path / "tablecast"), "--port", str(port),
-        "--log-level", "warning",
+        "--log-level", "warning", *flags,
     ]  # fmt: skip
     unlimited = {
         "TABLECAST_PASSWORD": PASSWORD,
         "TABLECAST_REQUESTS_PER_SECOND_PER_USER": "1000000",
         "TABLECAST_REQUESTS_PER_SECOND_PER_ADDRESS": "1000000",
     }
-    with running(command, port, path / "tablecast.log", unlimited):
-        yield port
+    with running(command, port, path / "tablecast.log", unlimited) as pid:
+        yield port, pid
+
+
+async def take(client: AsyncClient, group: str, member: str, limit: int) -> int:
+    found = (await client.consume("bench.events", group=group, consumer=member, limit=limit)).messages
+    if found:
+        await client.ack("bench.events", group, found[-1].offset, consumer=member)
+    return len(found)
 
 
 async def connect(port: int) -> AsyncClient:

@@ -26,6 +26,13 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER told AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION tell();
+CREATE TABLE copied (LIKE orders INCLUDING ALL);
+CREATE FUNCTION tell_all() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO outbox (key, payload) SELECT id::text, to_jsonb(given) FROM given;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER told AFTER INSERT ON copied REFERENCING NEW TABLE AS given FOR EACH STATEMENT EXECUTE FUNCTION tell_all();
 CREATE TABLE alarms (id BIGINT PRIMARY KEY);
 CREATE FUNCTION ring() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -37,11 +44,23 @@ CREATE TRIGGER rung AFTER INSERT ON alarms FOR EACH ROW EXECUTE FUNCTION ring();
 INSERT = "INSERT INTO orders VALUES ($1, $2, $3, $4, $5)"
 TAKE = "SELECT id, key, payload FROM outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
 DONE = "DELETE FROM outbox WHERE id = ANY($1)"
+INSTALL = "apt-get install postgresql"
+# A quarter of the memory and a long way between checkpoints, as its documentation advises for a server of its own.
+SETTINGS = {
+    "synchronous_commit": "on", "fsync": "on", "full_page_writes": "on",
+    "shared_buffers": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 4 // 2**20}MB",
+    "max_wal_size": "4GB",
+}  # fmt: skip
+
+
+def executable(name: str = "postgres") -> str:
+    return program(name, INSTALL, *FOLDERS)
 
 
 @contextmanager
 def server(path: Path) -> Iterator[int]:
     """A cluster of its own below `path`. PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+    initdb, postgres = executable("initdb"), executable()
     port, data = free_port(), path / "postgres"
     as_user: list[str] = []
     data.mkdir()
@@ -49,12 +68,8 @@ def server(path: Path) -> Iterator[int]:
         as_user = ["runuser", "-u", "postgres", "--"]
         path.chmod(0o755)
         shutil.chown(data, "postgres")
-    initdb, postgres = (program(name, "Debian's postgresql", *FOLDERS) for name in ("initdb", "postgres"))
     subprocess.run([*as_user, initdb, "-D", str(data), "-A", "trust", "-U", "bench"], check=True, capture_output=True)
-    settings = {
-        "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", "synchronous_commit": "on",
-        "fsync": "on", "shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100",
-    }  # fmt: skip
+    settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **SETTINGS}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     with running([*as_user, postgres, "-D", str(data), *options], port, path / "postgres.log"):
         yield port
@@ -102,6 +117,10 @@ async def write(connection: Any, row: Row) -> None:
 
 async def write_many(connection: Any, rows: list[Row]) -> None:
     await connection.executemany(INSERT, rows)  # one implicit transaction
+
+
+async def copy_many(connection: Any, rows: list[Row]) -> None:
+    await connection.copy_records_to_table("copied", records=rows)
 
 
 async def take(connection: Any, limit: int) -> int:

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.measure import NotInstalled
+
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
-
-
-class NotInstalled(Exception):
-    """A peer that is not on this machine; the text says how to get it."""
 
 
 def free_port() -> int:
@@ -28,22 +26,23 @@ def free_port() -> int:
         return port
 
 
-def program(name: str, package: str, *folders: str) -> str:
+def program(name: str, install: str, *folders: str) -> str:
     found = shutil.which(name, path=os.pathsep.join([*folders, str(Path(sys.executable).parent), os.defpath]))
     if found is None:
-        raise NotInstalled(f"{name} is missing: install {package}")
+        raise NotInstalled(f"{name} is missing, install with {install}")
     return found
 
 
 @contextmanager
-def running(command: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[None]:
+def running(command: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[int]:
+    """Yields the process's id."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
         )
         try:
             _wait_for_port(port, process, log)
-            yield
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -19,9 +19,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import tablecast
 import tablecast.spark
-from bench.measure import Comparison, in_turns
+from bench.measure import Comparison, NotInstalled, in_turns
 from bench.server.ours import PASSWORD, server
 from bench.spark.memory_source import MemorySource
+from tablecast.errors import JavaMissing
 from tablecast.model.position import EARLIEST
 
 COLUMNS = "id BIGINT PRIMARY KEY, customer TEXT NOT NULL, amount DECIMAL(12,2), status TEXT, quantity INT, created_at TIMESTAMP"
@@ -32,7 +33,10 @@ MEMORY = Path("/dev/shm")
 
 @contextmanager
 def session(master: str = "local[2]") -> Iterator[SparkSession]:
-    spark = tablecast.spark.session(master, app_name="tablecast bench")
+    try:
+        spark = tablecast.spark.session(master, app_name="tablecast bench")
+    except JavaMissing as e:
+        raise NotInstalled(str(e)) from e
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MemorySource)
     try:
@@ -131,7 +135,8 @@ def _reading(b: Bench, name: str, memory: Path, rounds: int) -> Iterator[Compari
     ours, parquet, limit = in_turns(rounds, *(lambda s=side: b.rate(lambda: aggregate(s)) for side in sides))
     workload = f"reading a topic of {b.rows:,} messages, typed, into an aggregate"
     yield Comparison(workload, "spark.read.parquet of the same rows", ours, parquet, "rows/s", 0.25)
-    yield Comparison(workload, "a Python source yielding the same batches from memory", ours, limit, "rows/s", 0.6)
+    bare = "a Python source yielding the same batches from memory"
+    yield Comparison(workload, bare, ours, limit, "rows/s", 0.6, kind="limit")
 
 
 def _to_arrow_file(frame: DataFrame, target: Path) -> None:
@@ -171,7 +176,9 @@ def loading(path: Path, rounds: int, rows: int) -> Iterator[Comparison]:
         loaded, written, sent = in_turns(rounds, ours, parquet, http)
         workload = f"bulk load of {rows:,} rows with one full route"
         yield Comparison(workload, "Spark writing them as Parquet", loaded, written, "rows/s", 0.2)
-        yield Comparison(workload, "HTTP rows from one client, 10,000 at a time", loaded, sent, "rows/s", 3)
+        yield Comparison(
+            workload, "HTTP rows from one client, 10,000 at a time", loaded, sent, "rows/s", 3, kind="itself"
+        )
 
 
 def _batches(b: Bench) -> list[pa.RecordBatch]:
@@ -188,7 +195,7 @@ def scaling(path: Path, rows: int) -> Iterator[Comparison]:
             b.load(b.new_table())  # warms up
             name = b.new_table()
             rates.append(b.rate(lambda b=b, name=name: b.load(name)))  # type: ignore[misc]
-    yield Comparison("bulk load on local[2]", "on local[1]", rates[1], rates[0], "rows/s", 0)
+    yield Comparison("bulk load on local[2]", "on local[1]", rates[1], rates[0], "rows/s", 0, kind="itself")
 
 
 # --- latency ----------------------------------------------------------------------------------------------------
@@ -201,6 +208,7 @@ def latency(path: Path, rounds: int) -> Iterator[Comparison]:
         yield Comparison(
             "commit → row in the target table, p50", "a micro-batch of the same query, rate source to no-op sink",
             statistics.median(ours) * 1e3, statistics.median(theirs) * 1e3, "ms", 3, at_most=True,
+            kind="limit",
         )  # fmt: skip
 
 

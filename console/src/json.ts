@@ -1,6 +1,6 @@
 /**
- * JSON as it was written. JavaScript would round a long number; here every number keeps its digits, in browsers that give
- * them (all that are current).
+ * JSON as it was written. JavaScript would round a long number; here every number keeps its digits, in browsers that
+ * give them (all that are current).
  */
 
 /** As `JSON.parse` makes it, but for numbers that it would change: those are kept as their text. */

@@ -1,8 +1,8 @@
 /**
  * The messages that a topic gets, as they arrive: a reader without a group, one long poll per partition.
  *
- * It keeps the newest of them, and it keeps up: when more have arrived than one request fetches it goes on near the end of
- * the log, and counts what it left out.
+ * It keeps the newest of them, and it keeps up: when more have arrived than one request fetches it goes on near the end
+ * of the log, and counts what it left out.
  */
 
 import { signal, type Signal } from "@preact/signals";
@@ -33,6 +33,13 @@ export interface TailSight {
   error: ApiError | null;
 }
 
+const NOTHING: TailSight = { messages: [], shown: 0, skipped: 0, perSecond: 0, isSampled: false, error: null };
+
+interface Log {
+  start_offset: string;
+  end_offset: string;
+}
+
 interface Count {
   at: number;
   shown: number;
@@ -40,7 +47,7 @@ interface Count {
 }
 
 export class Tail {
-  readonly sight: Signal<TailSight> = signal<TailSight>({ messages: [], shown: 0, skipped: 0, perSecond: 0, isSampled: false, error: null });
+  readonly sight: Signal<TailSight> = signal(NOTHING);
 
   #running: AbortController | null = null;
   #messages: Message[] = [];
@@ -49,7 +56,8 @@ export class Tail {
   #error: ApiError | null = null;
   #recent: Count[] = [];
   #timer: ReturnType<typeof setInterval> | undefined;
-  readonly #frame = oncePerFrame(() => (this.sight.value = this.#look()));
+  #lookedAt = -Infinity;
+  readonly #frame = oncePerFrame(() => this.#look());
   /** The next offset of each partition. */
   readonly #next: Map<number, number>;
 
@@ -65,7 +73,7 @@ export class Tail {
   start(): void {
     if (this.#running !== null) return;
     this.#running = new AbortController();
-    this.#timer = setInterval(this.#frame.ask, PAUSE_MS); // the rate falls when nothing comes
+    this.#timer = setInterval(() => this.#recent.length > 0 && this.#frame.ask(), PAUSE_MS);
     for (const partition of this.#next.keys()) void this.#follow(partition, this.#running.signal);
   }
 
@@ -80,7 +88,8 @@ export class Tail {
     while (!ended.aborted) {
       try {
         const start = { type: "Offset", offset: this.#next.get(partition)! } as const;
-        const wanted = { topic: this.topic, partition_id: partition, start, limit: PAGE_MESSAGES, timeout_seconds: WAIT_SECONDS };
+        const place = { topic: this.topic, partition_id: partition, start };
+        const wanted = { ...place, limit: PAGE_MESSAGES, timeout_seconds: WAIT_SECONDS };
         const { messages, has_more } = await consume(wanted, { signal: ended });
         this.#take(partition, messages);
         if (messages.length > 0) await pause(PAUSE_MS);
@@ -92,18 +101,19 @@ export class Tail {
   }
 
   #take(partition: number, messages: Message[]): void {
+    if (this.#error !== null) this.#lookedAt = -Infinity; // it is over: say so at once
     this.#error = null;
     if (messages.length > 0) {
       this.#next.set(partition, messages.at(-1)!.offset + 1);
       this.#messages = [...messages.toReversed(), ...this.#messages].slice(0, KEPT_MESSAGES);
       this.#count(messages.length, 0);
     }
-    this.#frame.ask();
+    this.#show();
   }
 
   /** Goes on with what one request can fetch before the end of the log. */
   async #catchUp(partition: number, ended: AbortSignal): Promise<void> {
-    const [log] = await rows<{ start_offset: string; end_offset: string }>(LOG, [this.topic, partition], { signal: ended });
+    const [log] = await rows<Log>(LOG, [this.topic, partition], { signal: ended });
     if (log === undefined) throw new ApiError("unknown_topic", `there is no topic ${this.topic} any more`);
     const next = this.#next.get(partition)!;
     const [start, end] = [Number(log.start_offset), Number(log.end_offset)];
@@ -112,7 +122,7 @@ export class Tail {
     if (!isAnother && next >= wanted) return;
     this.#next.set(partition, wanted);
     if (!isAnother) this.#count(0, wanted - next);
-    this.#frame.ask();
+    this.#show();
   }
 
   /** Gone by retention: it goes on near the end. Out of reach: it tries again. Anything else ends it. */
@@ -123,7 +133,7 @@ export class Tail {
       error = asApiError(caught);
     }
     this.#error = error;
-    this.#frame.ask();
+    this.#look();
     if (error.code === "unreachable" || error.code === "overloaded") await pause(AGAIN_MS);
     else this.stop();
   }
@@ -134,11 +144,17 @@ export class Tail {
     this.#recent.push({ at: Date.now(), shown, skipped });
   }
 
-  #look(): TailSight {
+  /** At once if it was quiet; else the timer does it, for all partitions. */
+  #show(): void {
+    if (Date.now() - this.#lookedAt >= PAUSE_MS) this.#frame.ask();
+  }
+
+  #look(): void {
     const now = Date.now();
+    this.#lookedAt = now;
     this.#recent = this.#recent.filter(({ at }) => now - at < RATE_MS);
     const sum = (of: (count: Count) => number) => this.#recent.reduce((total, count) => total + of(count), 0);
-    return {
+    this.sight.value = {
       messages: this.#messages,
       shown: this.#shown,
       skipped: this.#skipped,

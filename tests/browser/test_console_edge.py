@@ -68,4 +68,5 @@ def test_what_cannot_be_sent_is_set_aside_with_the_reason(
     console_server.sql("INSERT INTO app.stock VALUES (?, 1)", ["k" * 300])
     aside = console.page.get_by_role("grid", name="Set aside").get_by_role("row").filter(has_text="kkk")
     expect(aside).to_contain_text("out")
+    expect(figure(console, "Set aside")).to_have_text("1")
     console.looks("edge-aside")

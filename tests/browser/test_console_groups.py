@@ -57,6 +57,8 @@ def test_no_groups_say_what_to_type(console: Console, console_server: ServerThre
     expect(console.page.get_by_text("CONSUME FROM app.order_events GROUP 'billing'")).to_be_visible()
     console.looks("groups-empty")
     consume(console_server)
+    expect(row(console, "Groups", "billing")).to_be_visible()
+    console.looks("groups")
     row(console, "Groups", "billing").click()
     expect(console.page.get_by_role("heading", name="billing", level=1)).to_be_visible()
     console.open("groups/app.work/nobody")

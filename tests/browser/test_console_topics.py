@@ -35,6 +35,10 @@ def test_no_topics_say_what_to_type(console: Console) -> None:
     expect(console.page.get_by_role("region", name="Result 4")).to_be_visible()
     console.go("Topics")
     expect(row(console, "Topics", "app.order_events")).to_be_visible()
+    console.looks("topics")
+    console.page.keyboard.press("/")
+    console.page.keyboard.type("nothing like it")
+    expect(console.page.get_by_text("No topic has a name like that")).to_be_visible()
 
 
 def test_a_row_inserted_with_the_form_arrives_in_the_tail(console: Console, console_server: ServerThread) -> None:
@@ -102,6 +106,7 @@ def test_a_fast_topic_is_sampled_and_the_tail_says_so(console: Console, console_
     expect(row(console, "Tail", re.compile(r'\["\d+"\]|\[\d+\]')).first).to_be_visible()
     console_server.sql("INSERT INTO app.ticks VALUES (20000)")
     expect(console.page.get_by_test_id("tail-pace")).to_contain_text(re.compile(r"19,[0-9]{3} messages left out"))
+    console.looks("topic-tail")
     newest = console.page.get_by_role("grid", name="Tail").get_by_role("row").nth(1)
     expect(newest).to_contain_text("20,000")
 
@@ -161,6 +166,7 @@ def test_the_picture_leads_from_tables_to_groups(console: Console, console_serve
     picture = console.page.get_by_role("group", name="What feeds app.order_events, and who reads it")
     expect(picture).to_contain_text("WHERE amount > 10")
     expect(picture).to_contain_text("insert, update, delete")
+    console.looks("topic-picture")
     expect(picture.locator("desc")).to_have_text(
         "app.order_events gets insert, update, delete of app.orders where amount > 10 as diff. It is read by group billing."
     )

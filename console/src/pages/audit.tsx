@@ -1,7 +1,7 @@
 /** Who did what, the latest first. It is as of when it was asked: a log of any length is not followed live. */
 
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import type { Param } from "tablecast";
 import { rows } from "../api.ts";
 import { Badge, Empty, Failure, Grid, Loading, Page, Panel, Time, type Tone } from "../components/index.ts";
@@ -66,7 +66,7 @@ export default function Audit() {
   );
   const older = () => void add(filter, shown.value!.entries.at(-1)!);
   return (
-    <Page title="Audit" about="Definitions, changes of users, and what was refused." actions={<Fields filter={filter} />}>
+    <Page title="Audit" about="Definitions, users, and what was refused." actions={<Fields filter={filter} />}>
       <Panel title="Entries" actions={refresh}>
         {error.value !== null && <Failure error={error.value} retry={again} />}
         {shown.value === null && error.value === null && <Loading what="entries" />}
@@ -98,9 +98,15 @@ function read(filter: Filter, after: Entry | null, signal: AbortSignal): Promise
 /** Applied when a field is left or Enter is pressed, not with every letter. */
 function Fields(props: { filter: Filter }) {
   const draft = useSignal(props.filter);
-  useEffect(() => void (draft.value = props.filter), [JSON.stringify(props.filter)]);
+  const applied = useRef(props.filter);
+  useEffect(() => {
+    if (!isSame(props.filter, applied.current)) draft.value = props.filter; // by the address: what is typed here stays
+  }, [JSON.stringify(props.filter)]);
   const type = (part: Partial<Filter>) => (draft.value = { ...draft.value, ...part });
-  const apply = () => setQuery(Object.fromEntries(Object.entries(draft.value).filter(([, value]) => value !== "")));
+  const apply = () => {
+    applied.current = draft.value;
+    setQuery(Object.fromEntries(Object.entries(draft.value).filter(([, value]) => value !== "")));
+  };
   const submit = (event: Event) => {
     event.preventDefault();
     apply();
@@ -129,6 +135,10 @@ function Fields(props: { filter: Filter }) {
       <button type="submit">Filter</button>
     </form>
   ); // prettier-ignore
+}
+
+function isSame(a: Filter, b: Filter): boolean {
+  return a.user === b.user && a.action === b.action && a.outcome === b.outcome;
 }
 
 function Entries(props: { shown: Shown; onOlder: () => void }) {

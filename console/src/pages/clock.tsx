@@ -2,7 +2,7 @@
 
 import type { Numeric } from "../format.ts";
 
-const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const DAY = new Intl.DateTimeFormat("en-CA"); // 2026-01-31
 
 export function Clock(props: { at: NonNullable<Numeric> }) {

@@ -1,9 +1,9 @@
 /** Replication: this node, the others it hears of, what waits to be sent, and what was set aside. */
 
-import { useMemo, useRef } from "preact/hooks";
-import { Badge, Code, Empty, Figure, Grid, Live, Page, Panel, Time } from "../components/index.ts";
+import { useRef } from "preact/hooks";
+import { Badge, Code, Empty, Figure, Grid, Live, Page, Panel, Time, type Tone } from "../components/index.ts";
 import { bytes, count, plural } from "../format.ts";
-import { useLiveRows } from "../live.ts";
+import { useLiveRows, type LiveRows } from "../live.ts";
 import { may } from "../session.ts";
 import { Flow } from "./flow.tsx";
 import type { Node } from "./flow_layout.ts";
@@ -12,7 +12,6 @@ interface NodeRow {
   node_id: string;
   broker: string | null;
   online: boolean;
-  sequence: string;
   pending: string;
   given_up: string;
   last_flush: string | null;
@@ -23,7 +22,6 @@ interface NodeRow {
   applied: string;
   beaten: string;
   seen: string;
-  quarantined: string;
   ahead: string;
   peers: string;
   rounds: string;
@@ -48,11 +46,10 @@ interface TableRow {
   namespace: string;
   name: string;
   primary_key: string;
-  replicate: boolean;
 }
 
-const NODE = `SELECT node_id, broker, online, sequence, pending, given_up, last_flush, last_error, last_error_at, published,
-  publish_errors, applied, beaten, seen, quarantined, ahead, peers, rounds, differing, pulled, pushed, last_compared
+const NODE = `SELECT node_id, broker, online, pending, given_up, last_flush, last_error, last_error_at, published,
+  publish_errors, applied, beaten, seen, ahead, peers, rounds, differing, pulled, pushed, last_compared
   FROM system.replication`;
 const FIRST_TABLE = "CREATE TABLE app.stock (sku TEXT PRIMARY KEY, count INT) WITH (REPLICATE = TRUE);";
 
@@ -82,23 +79,33 @@ function NoNode() {
 
 function Shown(props: { node: NodeRow }) {
   const { node } = props;
+  const away: Tone = node.online ? "plain" : "warn";
+  const aside = useLiveRows<AsideRow>(
+    "SELECT id, time, outgoing, key, node_id, sequence, bytes, reason FROM system.replication_quarantine",
+  );
+  const setAside = aside.rows.value.length;
+  const unless = (isGood: boolean, tone: Tone): Tone => (isGood ? "plain" : tone);
   return (
     <>
       <dl class="figures">
-        <Figure label="This node" value={node.online ? "online" : "offline"} note={node.node_id} tone={node.online ? "plain" : "warn"} />
-        <Figure label="Outbox" value={count(node.pending)} note="events wait" tone={Number(node.pending) > 0 && !node.online ? "warn" : "plain"} />
+        <Figure label="This node" value={wordFor(node.online)} note={node.node_id} tone={away} />
+        <Figure label="Outbox" value={count(node.pending)} tone={unless(node.pending === "0", away)} />
         <Figure label="Peers online" value={count(peersOf(node).length)} />
-        <Figure label="Set aside" value={count(node.quarantined)} tone={Number(node.quarantined) > 0 ? "warn" : "plain"} />
-        <Figure label="Given up" value={count(node.given_up)} tone={Number(node.given_up) > 0 ? "bad" : "plain"} />
+        <Figure label="Set aside" value={count(setAside)} tone={unless(setAside === 0, "warn")} />
+        <Figure label="Given up" value={count(node.given_up)} tone={unless(node.given_up === "0", "bad")} />
       </dl>
       <Nodes node={node} />
       <div class="columns">
         <Sending node={node} />
         <Comparing node={node} />
       </div>
-      <Quarantine />
+      <Quarantine live={aside} />
     </>
   );
+}
+
+function wordFor(online: boolean): string {
+  return online ? "online" : "offline";
 }
 
 function peersOf(node: NodeRow): string[] {
@@ -112,16 +119,16 @@ function Nodes(props: { node: NodeRow }) {
   const online = peersOf(node);
   for (const peer of online) known.current.add(peer);
   const peers = [...known.current].sort();
-  const nodes: Node[] = useMemo(
-    () => [
-      { id: "self", layer: 0, kind: "node · this one", title: node.node_id, note: node.online ? "online" : "offline", tone: node.online ? "good" : "warn" },
-      { id: "broker", layer: 1, kind: "broker", title: (node.broker ?? "none").replace(/^mqtts?:\/\//, ""), note: node.online ? "connected" : "not reached", tone: node.online ? "good" : "warn" },
-      ...peers.map((peer): Node => ({ id: `peer ${peer}`, layer: 2, kind: "node", title: peer, note: online.includes(peer) ? "online" : "offline", tone: online.includes(peer) ? "good" : "warn" })),
-    ],
-    [node.online, node.peers, node.broker],
-  ); // prettier-ignore
+  const box = (id: string, layer: number, kind: string, title: string, isThere: boolean): Node => {
+    return { id, layer, kind, title, note: wordFor(isThere), tone: isThere ? "good" : "warn" };
+  };
+  const nodes = [
+    box("self", 0, "node · this one", node.node_id, node.online),
+    box("broker", 1, "broker", (node.broker ?? "none").replace(/^mqtts?:\/\//, ""), node.online),
+    ...peers.map((peer) => box(`peer ${peer}`, 2, "node", peer, online.includes(peer))),
+  ];
   const links = [{ from: "self", to: "broker" }, ...peers.map((peer) => ({ from: "broker", to: `peer ${peer}` }))];
-  const words = `${node.node_id} is ${node.online ? "online" : "offline"}. Online peers: ${online.join(", ") || "none"}.`;
+  const words = `${node.node_id} is ${wordFor(node.online)}. Online peers: ${online.join(", ") || "none"}.`;
   return (
     <Panel title="Nodes">
       <Flow title="This node, the broker and the other nodes" description={words} nodes={nodes} links={links} />
@@ -188,13 +195,11 @@ function Comparing(props: { node: NodeRow }) {
   );
 }
 
-function Quarantine() {
-  const live = useLiveRows<AsideRow>(
-    "SELECT id, time, outgoing, key, node_id, sequence, bytes, reason FROM system.replication_quarantine",
-  );
+function Quarantine(props: { live: LiveRows<AsideRow> }) {
+  const none = <Empty title="Nothing is set aside">An event that cannot be sent or taken would be here.</Empty>;
   return (
     <Panel title="Set aside">
-      <Live of={live} empty={<Empty title="Nothing is set aside">An event that cannot be sent or taken would be here, with the reason.</Empty>}>
+      <Live of={props.live} empty={none}>
         {(rows) => (
           <Grid
             label="Set aside"
@@ -217,7 +222,7 @@ function Quarantine() {
 }
 
 function Tables() {
-  const live = useLiveRows<TableRow>("SELECT namespace, name, primary_key, replicate FROM system.tables WHERE replicate");
+  const live = useLiveRows<TableRow>("SELECT namespace, name, primary_key FROM system.tables WHERE replicate");
   const none = (
     <Empty title="No table replicates" sql={may("define tables and topics") ? FIRST_TABLE : undefined}>
       Every node makes the table itself, with the same definition.

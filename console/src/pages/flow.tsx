@@ -1,6 +1,6 @@
 /**
- * A picture of what feeds what: boxes in layers, from left to right, joined by lines. Where there is no room for that the
- * layers stand one below the other.
+ * A picture of what feeds what: boxes in layers, from left to right, joined by lines. Where there is no room for that
+ * the layers stand one below the other.
  */
 
 import { useSignal } from "@preact/signals";
@@ -32,7 +32,7 @@ export function Flow(props: FlowProps) {
   const { boxes, lines, width, height } = layOut(props.nodes, props.links, room.value);
   return (
     <div ref={area} class="flow" tabIndex={0} role="region" aria-label={props.title}>
-      <svg viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="group" aria-labelledby={id} aria-describedby={`${id}-text`}>
+      <svg width={width} height={height} role="group" aria-labelledby={id} aria-describedby={`${id}-text`}>
         <title id={id}>{props.title}</title>
         <desc id={`${id}-text`}>{props.description}</desc>
         <g class="flow-lines" aria-hidden="true">
@@ -49,10 +49,11 @@ export function Flow(props: FlowProps) {
 }
 
 function Box(props: { box: Placed }) {
-  const { node } = props.box;
+  const { node, x, y, width, height } = props.box;
+  const look = [node.kind.split(" ", 1)[0], node.tone].join(" "); // `filter · diff` looks as any filter
   const shape = (
-    <g class={`flow-box ${node.kind.split(" ", 1)[0]} ${node.tone ?? ""}`} transform={`translate(${props.box.x} ${props.box.y})`}>
-      <rect width={props.box.width} height={props.box.height} rx="8" />
+    <g class={`flow-box ${look}`} transform={`translate(${x} ${y})`}>
+      <rect width={width} height={height} rx="8" />
       <text class="flow-kind" x="12" y="18">
         {node.kind}
       </text>

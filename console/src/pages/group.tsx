@@ -67,9 +67,10 @@ export default function GroupPage(props: { topic: string; group: string }) {
 }
 
 function NoGroup({ topic, group }: { topic: string; group: string }) {
+  const first = `CONSUME FROM ${topic} GROUP ${quotedText(group)} LIMIT 10;`;
   return (
     <section class="panel" aria-label="Group">
-      <Empty title={`Nobody has read ${topic} as ${group} yet`} sql={`CONSUME FROM ${topic} GROUP ${quotedText(group)} LIMIT 10;`}>
+      <Empty title={`Nobody has read ${topic} as ${group} yet`} sql={first}>
         A group begins with its first consume.
       </Empty>
     </section>
@@ -173,10 +174,11 @@ function ClaimState(props: { row: ClaimRow }) {
 }
 
 function NoLetters(props: { topic: string }) {
+  const isOffered = may("define tables and topics");
   const define = `ALTER TOPIC ${props.topic} SET (max_deliveries = 5, dead_letter = '${props.topic}_dlq');`;
   return (
     <Panel title="Dead letters">
-      <Empty title={`${props.topic} has no dead-letter topic`} sql={may("define tables and topics") ? define : undefined}>
+      <Empty title={`${props.topic} has no dead-letter topic`} sql={isOffered ? define : undefined}>
         A message that fails comes back for ever. With max_deliveries it is set aside after so many attempts.
       </Empty>
     </Panel>

@@ -50,18 +50,19 @@ function Kept(props: { topic: string; group: string; deadLetter: string; logs: O
   const mark = (done: boolean, sentBack: Dead[]) => {
     if (done) sent.value = new Set([...sent.value, ...sentBack.map(({ message }) => placeOf(message))]);
   };
+  const show = (message: Message) => (open.value = message);
   const one = async (dead: Dead) => mark(await redriveOne(props.deadLetter, dead), [dead]);
   const all = async () => mark(await redriveAll(props.deadLetter, props.logs, found.value!), found.value!);
   return (
     <>
-      <Panel title="Dead letters" actions={<Actions deadLetter={props.deadLetter} onAll={letters?.length ? all : null} />}>
+      <Panel title="Dead letters" actions={<Actions topic={props.deadLetter} onAll={letters?.length ? all : null} />}>
         {error.value !== null && <Failure error={error.value} />}
         {letters === undefined && error.value === null && <Loading what="dead letters" />}
         {letters?.length === 0 && (
-          <Empty title="No dead letters of this group">A message that failed too often would be here, with the reason.</Empty>
+          <Empty title="No dead letters of this group">A message that failed too often would be here.</Empty>
         )}
         {letters !== undefined && letters.length > 0 && (
-          <LetterGrid letters={letters} sent={sent.value} onOpen={(message) => (open.value = message)} onRedrive={one} />
+          <LetterGrid letters={letters} sent={sent.value} onOpen={show} onRedrive={one} />
         )}
       </Panel>
       {open.value !== null && <MessageView message={open.value} onClose={() => (open.value = null)} />}
@@ -69,10 +70,10 @@ function Kept(props: { topic: string; group: string; deadLetter: string; logs: O
   );
 }
 
-function Actions(props: { deadLetter: string; onAll: (() => Promise<void>) | null }) {
+function Actions(props: { topic: string; onAll: (() => Promise<void>) | null }) {
   return (
     <>
-      <a href={href("topics", [props.deadLetter])}>{props.deadLetter}</a>
+      <a href={href("topics", [props.topic])}>{props.topic}</a>
       {may("redrive dead letters") && props.onAll !== null && (
         <button type="button" class="small" onClick={() => void props.onAll!()}>
           Redrive all …
@@ -143,8 +144,8 @@ async function readLetters(topic: string, logs: OffsetRow[], signal: AbortSignal
 async function redriveOne(topic: string, { message, letter }: Dead): Promise<boolean> {
   const body = (
     <p>
-      Message {count(letter.offset)} of partition {letter.partition} of {letter.topic} is given to the group {letter.group}{" "}
-      again, and to no other. It has been given {plural(letter.deliveries, "time")}; that is forgotten.
+      Message {count(letter.offset)} of partition {letter.partition} of {letter.topic} is given to the group{" "}
+      {letter.group} again, and to no other. It has been given {plural(letter.deliveries, "time")}; that is forgotten.
     </p>
   );
   if (!(await confirm({ title: "Send this letter back?", body, action: "Redrive 1 letter" }))) return false;
@@ -156,7 +157,7 @@ async function redriveAll(topic: string, logs: OffsetRow[], letters: Dead[]): Pr
   const body = (
     <>
       <p>
-        {topic} holds {plural(kept, "letter")}. Each that was not sent back yet is given again to the group it came from:
+        {topic} holds {plural(kept, "letter")}. Each that was not sent back yet is given again to its group:
       </p>
       <ul>
         {[...countsOf(letters)].map(([group, letters]) => (

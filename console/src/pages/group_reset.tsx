@@ -134,7 +134,8 @@ function Numbers(props: { group: string; moves: Move[] }) {
   return (
     <>
       <p>
-        {props.group} moves in {plural(moves.length, "partition")}: {moves.slice(0, SHOWN_MOVES).map(inWords).join("; ")}
+        {props.group} moves in {plural(moves.length, "partition")}:{" "}
+        {moves.slice(0, SHOWN_MOVES).map(inWords).join("; ")}
         {moves.length > SHOWN_MOVES && ` and ${count(moves.length - SHOWN_MOVES)} more`}.
       </p>
       <ul>

@@ -5,11 +5,13 @@ import { Empty, Grid, Live, Page, Panel } from "../components/index.ts";
 import { count, duration } from "../format.ts";
 import { useLiveRows } from "../live.ts";
 import { go, href, route } from "../router.ts";
+import { Filter, matches } from "./filter.tsx";
 import GroupPage from "./group.tsx";
 import { LagBar } from "./lag_bar.tsx";
 import { byGroup, type GroupLag, type GroupRow } from "./lag.ts";
 
-const GROUPS = "SELECT topic, group_id, partition_id, committed, claimed, end_offset, lag, lag_seconds FROM system.topic_groups";
+const GROUPS = `SELECT topic, group_id, partition_id, committed, claimed, end_offset, lag, lag_seconds
+  FROM system.topic_groups`;
 const FIRST_GROUP = "CONSUME FROM app.order_events GROUP 'billing' LIMIT 10;";
 
 export default function Groups() {
@@ -21,7 +23,6 @@ export default function Groups() {
 function GroupList() {
   const live = useLiveRows<GroupRow>(GROUPS);
   const filter = useSignal("");
-  const onInput = (event: Event) => (filter.value = (event.currentTarget as HTMLInputElement).value);
   const none = (
     <Empty title="No groups yet" sql={FIRST_GROUP}>
       A group is there when somebody first consumes a topic with its name.
@@ -31,9 +32,7 @@ function GroupList() {
     <Page
       title="Groups"
       about="Consumers that read a topic together, each message given to one of them until it is acknowledged."
-      actions={
-        <input type="search" data-filter aria-label="Filter by name" placeholder="Filter" value={filter.value} onInput={onInput} />
-      }
+      actions={<Filter text={filter} />}
     >
       <Panel title="All groups">
         <Live of={live} empty={none}>
@@ -45,8 +44,11 @@ function GroupList() {
 }
 
 function matching(groups: GroupLag[], text: string): GroupLag[] {
-  const wanted = text.trim().toLowerCase();
-  return groups.filter(({ topic, group_id }) => `${topic} ${group_id}`.toLowerCase().includes(wanted));
+  return groups.filter(({ topic, group_id }) => matches(`${topic} ${group_id}`, text));
+}
+
+function hrefOf({ topic, group_id }: GroupLag): string {
+  return href("groups", [topic, group_id]);
 }
 
 function GroupGrid(props: { rows: GroupLag[] }) {
@@ -60,7 +62,7 @@ function GroupGrid(props: { rows: GroupLag[] }) {
       onOpen={(row) => go("groups", [row.topic, row.group_id])}
       maxHeight="70vh"
       columns={[
-        { name: "group", cell: (row) => <a href={href("groups", [row.topic, row.group_id])}>{row.group_id}</a>, width: 20 },
+        { name: "group", cell: (row) => <a href={hrefOf(row)}>{row.group_id}</a>, width: 20 },
         { name: "topic", cell: (row) => row.topic, width: 20 },
         { name: "partitions", align: "end", cell: (row) => count(row.partitions), width: 11 },
         { name: "claimed", align: "end", cell: (row) => count(row.claimed), width: 10 },

@@ -42,7 +42,9 @@ export default function Jobs() {
 }
 
 function AllJobs() {
-  const live = useLiveRows<JobRow>("SELECT name, status, started_at, finished_at, runs, removed, bytes_freed, error FROM system.jobs");
+  const live = useLiveRows<JobRow>(
+    "SELECT name, status, started_at, finished_at, runs, removed, bytes_freed, error FROM system.jobs",
+  );
   return (
     <Panel title="Jobs">
       <Live of={live} empty={<Empty title="This server runs no jobs" />}>
@@ -53,7 +55,7 @@ function AllJobs() {
             keyOf={(row) => row.name}
             columns={[
               { name: "job", cell: (row) => row.name, width: 20 },
-              { name: "status", cell: (row) => <Badge tone={TONES[row.status] ?? "plain"}>{row.status}</Badge>, width: 12 },
+              { name: "status", cell: (row) => <Badge tone={TONES[row.status]}>{row.status}</Badge>, width: 12 },
               { name: "started", cell: (row) => <Time at={row.started_at} />, width: 16 },
               { name: "finished", cell: (row) => <Time at={row.finished_at} />, width: 16 },
               { name: "runs", align: "end", cell: (row) => count(row.runs), width: 10 },
@@ -73,7 +75,11 @@ function Loads() {
     `SELECT load_id, table_name, writer_id, batch_id, kind, mode, state, parts, bytes, user_id, created_at, active_at
       FROM system.loads`,
   );
-  const none = <Empty title="No loads are under way">COPY, Spark and pipelines write many rows as one commit: until then they are here.</Empty>;
+  const none = (
+    <Empty title="No loads are under way">
+      COPY, Spark and pipelines write many rows as one commit: until then they are here.
+    </Empty>
+  );
   return (
     <Panel title="Loads">
       <Live of={live} empty={none}>

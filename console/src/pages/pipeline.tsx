@@ -1,7 +1,9 @@
 /** One pipeline: what it reads and writes, how fast, how far behind, and the switch for those who may. */
 
 import { sql } from "../api.ts";
-import { Badge, Code, confirm, Empty, Failure, Figure, Loading, Page, Panel, Plot, Time, toast } from "../components/index.ts";
+import {
+  Badge, Code, confirm, Empty, Failure, Figure, Loading, Page, Panel, Plot, Time, toast,
+} from "../components/index.ts"; // prettier-ignore
 import { asApiError } from "../errors.ts";
 import { count, perSecond, plural, short } from "../format.ts";
 import type { LiveRows } from "../live.ts";
@@ -28,7 +30,9 @@ export default function PipelinePage(props: { name: string }) {
       {state.is === "loading" && <Loading />}
       {state.is === "live" && row === undefined && (
         <section class="panel" aria-label="Pipeline">
-          <Empty title={`There is no pipeline ${props.name}`}>It may have been dropped, or its file is not run any more.</Empty>
+          <Empty title={`There is no pipeline ${props.name}`}>
+            It may have been dropped, or its file is not run any more.
+          </Empty>
         </section>
       )}
       {row !== undefined && <Shown row={row} live={live} />}
@@ -38,12 +42,13 @@ export default function PipelinePage(props: { name: string }) {
 
 function Shown(props: { row: PipelineRow; live: LiveRows<PipelineRow> }) {
   const { row } = props;
+  const wished = row.state === row.desired_state ? "" : `wished: ${row.desired_state}`;
   return (
     <>
       <dl class="figures">
-        <Figure label="State" value={row.state} note={row.state === row.desired_state ? "" : `wished: ${row.desired_state}`} tone={toneOf(row.state)} />
+        <Figure label="State" value={row.state} note={wished} tone={toneOf(row.state)} />
         <Figure label="Lag" value={count(row.lag)} />
-        <Figure label="Messages in" value={count(row.rows_in)} note={perSecond(row.input_rows_per_second)} />
+        <Figure label="Messages in" value={count(row.rows_in)} />
         <Figure label="Rows out" value={count(row.rows_out)} />
         <Figure label="Rejected" value={count(row.rejected)} tone={Number(row.rejected) > 0 ? "warn" : "plain"} />
         <Figure label="Restarts" value={count(row.restarts)} />
@@ -57,7 +62,7 @@ function Shown(props: { row: PipelineRow; live: LiveRows<PipelineRow> }) {
         {row.sql !== null && (
           <Panel title="Query">
             <div class="panel-body">
-              <Code label="Query">{row.sql}</Code>
+              <Code label="Text of the query">{row.sql}</Code>
             </div>
           </Panel>
         )}
@@ -91,22 +96,29 @@ function LastError(props: { row: PipelineRow }) {
 function Picture(props: { row: PipelineRow }) {
   const { row } = props;
   const { inputs, deadLetter } = definitionOf(row);
+  const now = `${row.state}, ${perSecond(row.processed_rows_per_second)}`;
   const nodes: Node[] = [
     ...inputs.map(({ kind, name }) => ({
       id: name, layer: 0, kind, title: name, href: kind === "topic" ? href("topics", [name]) : undefined,
     })),
-    { id: "pipeline", layer: 1, kind: "pipeline", title: row.name, note: `${row.state}, ${perSecond(row.processed_rows_per_second)}`, tone: toneOf(row.state) },
+    { id: "pipeline", layer: 1, kind: "pipeline", title: row.name, note: now, tone: toneOf(row.state) },
     { id: "target", layer: 2, kind: "table", title: row.target ?? "–", note: `${count(row.rows_out)} rows written` },
   ]; // prettier-ignore
   const links = [...inputs.map(({ name }) => ({ from: name, to: "pipeline" })), { from: "pipeline", to: "target" }];
   if (deadLetter !== null) {
-    nodes.push({ id: "letters", layer: 2, kind: "dead letters", title: deadLetter, note: plural(row.rejected ?? 0, "row"), href: href("topics", [deadLetter]) });
+    const [note, link] = [plural(row.rejected ?? 0, "row"), href("topics", [deadLetter])];
+    nodes.push({ id: "letters", layer: 2, kind: "dead letters", title: deadLetter, note, href: link });
     links.push({ from: "pipeline", to: "letters" });
   }
   const read = inputs.map(({ kind, name }) => `${kind} ${name}`).join(", ") || "nothing known";
   return (
     <Panel title="From inputs to table">
-      <Flow title={`What ${row.name} reads and writes`} description={`It reads ${read} and writes ${row.target}.`} nodes={nodes} links={links} />
+      <Flow
+        title={`What ${row.name} reads and writes`}
+        description={`It reads ${read} and writes ${row.target}.`}
+        nodes={nodes}
+        links={links}
+      />
     </Panel>
   );
 }
@@ -157,7 +169,12 @@ function Switch(props: { row: PipelineRow }) {
   const { name, desired_state, lag } = props.row;
   const isRunning = desired_state === "running";
   const turn = async () => {
-    const body = <p>Its runner ends it after the batch under way. Messages wait: {plural(lag ?? 0, "message")} as of now. START goes on where it was.</p>;
+    const body = (
+      <p>
+        Its runner ends it after the batch under way. Messages wait: {plural(lag ?? 0, "message")} as of now. Start goes
+        on where it was.
+      </p>
+    );
     if (isRunning && !(await confirm({ title: `Stop ${name}?`, body, action: "Stop the pipeline" }))) return;
     try {
       await sql(`${isRunning ? "STOP" : "START"} PIPELINE ${quotedName(name)}`);

@@ -24,8 +24,9 @@ export interface PipelineRow {
   inputs: string;
 }
 
-const PIPELINES = `SELECT name, target, sql, desired_state, state, input_rows_per_second, processed_rows_per_second, rows_in,
-  rows_out, rejected, lag, batch_id, last_error, last_batch_at, restarts, runner, definition, inputs FROM system.pipelines`;
+const PIPELINES = `SELECT name, target, sql, desired_state, state, input_rows_per_second, processed_rows_per_second,
+  rows_in, rows_out, rejected, lag, batch_id, last_error, last_batch_at, restarts, runner, definition, inputs
+  FROM system.pipelines`;
 
 export const usePipelines = () => useLiveRows<PipelineRow>(PIPELINES);
 export const usePipeline = (name: string) => useLiveRows<PipelineRow>(`${PIPELINES} WHERE name = ?`, [name]);

@@ -49,7 +49,7 @@ function PipelineGrid(props: { rows: PipelineRow[] }) {
         { name: "in", align: "end", cell: (row) => perSecond(row.input_rows_per_second), width: 10 },
         { name: "processed", align: "end", cell: (row) => perSecond(row.processed_rows_per_second), width: 11 },
         { name: "lag", align: "end", cell: (row) => count(row.lag), width: 10 },
-        { name: "last error", cell: (row) => <span title={row.last_error ?? ""}>{row.last_error ?? ""}</span>, width: 24 },
+        { name: "last error", cell: ({ last_error }) => <span title={last_error ?? ""}>{last_error}</span>, width: 24 },
       ]}
     />
   );

@@ -75,7 +75,7 @@ function Rules(props: { topic: TopicRow }) {
     topic.alias !== null && `also called ${topic.alias}`,
     Number(topic.retention_seconds) > 0 && `kept for ${duration(Number(topic.retention_seconds))}`,
     Number(topic.retention_max_bytes) > 0 && `at most ${bytes(topic.retention_max_bytes)} a partition`,
-    Number(topic.dedup_window_seconds) > 0 && `repeats within ${duration(Number(topic.dedup_window_seconds))} are dropped`,
+    Number(topic.dedup_window_seconds) > 0 && `no repeats within ${duration(Number(topic.dedup_window_seconds))}`,
     Number(topic.max_deliveries) > 0 && `given at most ${plural(topic.max_deliveries, "time")}`,
   ].filter((rule) => rule !== false);
   return (
@@ -134,9 +134,10 @@ function Partitions(props: { offsets: OffsetRow[] }) {
 function Views(props: { name: string; offsets: OffsetRow[] }) {
   const view = route.value.query.get("view") ?? "messages";
   const sources = useSources(props.name);
+  const tabs = may("write shared tables") ? { ...VIEWS, insert: "Insert" } : VIEWS;
   return (
     <div class="views">
-      <Tabs label="Views of the messages" tabs={may("write shared tables") ? { ...VIEWS, insert: "Insert" } : VIEWS} current={view} />
+      <Tabs label="Views of the messages" tabs={tabs} current={view} />
       {view === "tail" && <TailView topic={props.name} offsets={props.offsets} />}
       {view === "insert" && <InsertForm topic={props.name} sources={sources} />}
       {view !== "tail" && view !== "insert" && <Browse topic={props.name} offsets={props.offsets} />}
@@ -152,10 +153,11 @@ function ClearButton(props: { name: string; messages: number; lag: number }) {
         <p>
           {plural(messages, "message")} of {name} are removed for good. Offsets go on where they are.
         </p>
-        {lag > 0 && <p>Groups are not done with {plural(lag, "message")} of them, and will be told that they are gone.</p>}
+        {lag > 0 && <p>Groups are not done with {plural(lag, "message")} of them, and will be told so.</p>}
       </>
     );
-    if (!(await confirm({ title: "Clear this topic?", body, action: `Remove ${plural(messages, "message")}`, danger: true }))) return;
+    const action = `Remove ${plural(messages, "message")}`;
+    if (!(await confirm({ title: "Clear this topic?", body, action, danger: true }))) return;
     try {
       await sql(`CLEAR TOPIC ${quotedName(name)}`);
       toast(`${name} is empty`);

@@ -61,8 +61,8 @@ function wantedOf(topic: string, query: URLSearchParams): Wanted {
 }
 
 function queryOf({ partition, from, offset, time }: Wanted): Record<string, string> {
-  const place: Record<string, string> = { newest: {}, earliest: {}, offset: { offset: `${offset}` }, time: { time } }[from];
-  return { view: "messages", partition: `${partition}`, from, ...place };
+  const places: Partial<Record<From, Record<string, string>>> = { offset: { offset: `${offset}` }, time: { time } };
+  return { view: "messages", partition: `${partition}`, from, ...places[from] };
 }
 
 async function read(wanted: Wanted, log: OffsetRow | undefined, signal: AbortSignal): Promise<Found> {
@@ -121,7 +121,10 @@ function Where(props: { wanted: Wanted; partitions: number; onShow: () => void }
   return (
     <form class="where" onSubmit={show}>
       {props.partitions > 1 && (
-        <select aria-label="Partition" value={partition} onChange={(event) => change({ partition: event.currentTarget.value })}>
+        <select
+          aria-label="Partition" value={partition}
+          onChange={(event) => change({ partition: event.currentTarget.value })}
+        >
           {Array.from({ length: props.partitions }, (_, at) => (
             <option key={at} value={`${at}`}>{`partition ${at}`}</option>
           ))}
@@ -159,7 +162,8 @@ function draftOf({ partition, from, offset, time }: Wanted): Draft {
 }
 
 function wantedBy({ partition, from, offset, time }: Draft, topic: string): Wanted {
-  return { topic, partition: Number(partition), from, offset: Number(offset), time: from === "time" ? new Date(time).toISOString() : "" };
+  const at = from === "time" ? new Date(time).toISOString() : "";
+  return { topic, partition: Number(partition), from, offset: Number(offset), time: at };
 }
 
 // --- what is there ---
@@ -208,6 +212,7 @@ function Pages(props: { wanted: Wanted; messages: Message[]; log: OffsetRow | un
   const { topic } = props.wanted;
   const goTo = (offset: number) => go("topics", [topic], queryOf({ ...props.wanted, from: "offset", offset }));
   const begin = beginOf(props.log);
+  const older = () => goTo(Math.max(begin, first - PAGE_MESSAGES));
   return (
     <div class="pages">
       <span class="faint">
@@ -215,7 +220,7 @@ function Pages(props: { wanted: Wanted; messages: Message[]; log: OffsetRow | un
         {props.wanted.from === "newest" && ", the newest first"}
       </span>
       <span class="actions">
-        <button type="button" class="small" disabled={first <= begin} onClick={() => goTo(Math.max(begin, first - PAGE_MESSAGES))}>
+        <button type="button" class="small" disabled={first <= begin} onClick={older}>
           Older
         </button>
         <button type="button" class="small" disabled={next >= endOf(props.log)} onClick={() => goTo(next)}>

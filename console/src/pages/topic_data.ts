@@ -37,8 +37,8 @@ export interface OffsetRow {
   messages: string;
 }
 
-const TOPICS = `SELECT namespace, name, alias, partitions, sources, messages, bytes, retention_seconds, retention_max_bytes,
-  dedup_window_seconds, max_deliveries, dead_letter FROM system.topics`;
+const TOPICS = `SELECT namespace, name, alias, partitions, sources, messages, bytes, retention_seconds,
+  retention_max_bytes, dedup_window_seconds, max_deliveries, dead_letter FROM system.topics`;
 const SOURCES = "SELECT topic, table_name, ops, filter, partition_by, payload FROM system.topic_sources";
 const OFFSETS = "SELECT topic, partition_id, start_offset, end_offset, messages FROM system.topic_offsets";
 

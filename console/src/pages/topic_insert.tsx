@@ -1,4 +1,4 @@
-/** Puts a message on a topic the only way there is: by a row of a source table. Then shows the message that came of it. */
+/** Puts a message on a topic the only way there is, by a row of a source table, and shows what came of it. */
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -34,7 +34,8 @@ interface TableRow {
 function OfSources(props: { topic: string; sources: SourceRow[] }) {
   const allowed = useSignal<string[] | null>(null);
   const chosen = useSignal<string | null>(null);
-  const feeding = [...new Set(props.sources.filter(({ ops }) => ops.includes("insert")).map(({ table_name }) => table_name))];
+  const inserting = props.sources.filter(({ ops }) => ops.includes("insert"));
+  const feeding = [...new Set(inserting.map(({ table_name }) => table_name))];
   useEffect(() => {
     void rows<TableRow>("SELECT namespace, name, kind, access_level FROM system.tables").then((tables) => {
       allowed.value = tables.filter(mayWrite).map(({ namespace, name }) => `${namespace}.${name}`);
@@ -44,7 +45,7 @@ function OfSources(props: { topic: string; sources: SourceRow[] }) {
   const tables = feeding.filter((table) => allowed.value!.includes(table));
   const table = chosen.value ?? tables[0];
   if (table === undefined) {
-    return <Empty title="Nothing to insert into">No source of this topic takes inserts that your role may write.</Empty>;
+    return <Empty title="Nothing to insert into">No source takes inserts that your role may write.</Empty>;
   }
   return (
     <div class="panel-body insert">
@@ -58,18 +59,25 @@ function OfSources(props: { topic: string; sources: SourceRow[] }) {
           </select>
         </label>
       )}
-      <OfTable key={table} topic={props.topic} table={table} source={props.sources.find(({ table_name }) => table_name === table)!} />
+      <OfTable key={table} topic={props.topic} table={table} filters={filtersOf(inserting, table)} />
     </div>
   );
+}
+
+function filtersOf(sources: SourceRow[], table: string): string[] {
+  return sources.flatMap(({ table_name, filter }) => (table_name === table && filter !== null ? [filter] : []));
 }
 
 function mayWrite({ kind, access_level }: TableRow): boolean {
   return kind !== "SHARED" || may(access_level === "RESTRICTED" ? "define tables and topics" : "write shared tables");
 }
 
-type Outcome = { is: "nothing" | "writing" } | { is: "failed"; error: ApiError } | { is: "written"; messages: Message[] };
+type Outcome =
+  | { is: "nothing" | "writing" }
+  | { is: "failed"; error: ApiError }
+  | { is: "written"; messages: Message[] };
 
-function OfTable(props: { topic: string; table: string; source: SourceRow }) {
+function OfTable(props: { topic: string; table: string; filters: string[] }) {
   const columns = useSignal<Column[] | null>(null);
   const values = useSignal<Record<string, string>>({});
   const outcome = useSignal<Outcome>({ is: "nothing" });
@@ -85,13 +93,16 @@ function OfTable(props: { topic: string; table: string; source: SourceRow }) {
       fail,
     );
   };
-  if (columns.value === null) return outcome.value.is === "failed" ? <Failure error={outcome.value.error} /> : <Loading />;
+  const type = (column: string, text: string) => (values.value = { ...values.value, [column]: text });
+  if (columns.value === null) {
+    return outcome.value.is === "failed" ? <Failure error={outcome.value.error} /> : <Loading />;
+  }
   return (
     <>
       <form onSubmit={submit}>
         <div class="fields">
           {columns.value.map((column) => (
-            <Field key={column.name} column={column} onInput={(text) => (values.value = { ...values.value, [column.name]: text })} />
+            <Field key={column.name} column={column} onInput={(text) => type(column.name, text)} />
           ))}
         </div>
         <Code label="The statement">{insertText(props.table, columns.value, values.value)}</Code>
@@ -99,7 +110,7 @@ function OfTable(props: { topic: string; table: string; source: SourceRow }) {
           Insert
         </button>
       </form>
-      <Came outcome={outcome.value} source={props.source} onClose={() => (outcome.value = { is: "nothing" })} />
+      <Came outcome={outcome.value} filters={props.filters} onClose={() => (outcome.value = { is: "nothing" })} />
     </>
   );
 }
@@ -131,13 +142,18 @@ function Field(props: { column: Column; onInput: (text: string) => void }) {
   );
 }
 
-function Came(props: { outcome: Outcome; source: SourceRow; onClose: () => void }) {
+function Came(props: { outcome: Outcome; filters: string[]; onClose: () => void }) {
   const { outcome } = props;
   if (outcome.is === "failed") return <Failure error={outcome.error} title="The row was not written" />;
   if (outcome.is !== "written") return null;
   if (outcome.messages.length === 0) {
-    const why = props.source.filter === null ? "A message that says the same was there a moment ago." : `The filter did not match: ${props.source.filter}.`;
-    return <Empty title="The row is written, and no message came of it">{why}</Empty>;
+    return (
+      <Empty title="The row is written, and no message came of it">
+        {props.filters.length === 0
+          ? "A message that says the same was there a moment ago."
+          : `The filter did not match: ${props.filters.join("; ")}.`}
+      </Empty>
+    );
   }
   return (
     <div class="came" role="status">

@@ -20,7 +20,8 @@ type Values = Record<string, string>;
 export function columnsOf(table: string): Promise<Column[]> {
   const [namespace = "", name = ""] = table.split(".");
   return rows<Column>(
-    `SELECT name, type, not_null, "default" FROM system.columns WHERE namespace = ? AND table_name = ? ORDER BY position`,
+    `SELECT name, type, not_null, "default" FROM system.columns
+      WHERE namespace = ? AND table_name = ? ORDER BY position`,
     [namespace, name],
   );
 }
@@ -40,7 +41,8 @@ export async function insertInto(topic: string, table: string, columns: Column[]
   const params = givenOf(columns, values).map(({ name, type }) => paramOf(type, values[name]!));
   const { results } = await sql(insertText(table, columns, values), params);
   const seq = results[0]!.seq!;
-  const found = await Promise.all(before.map((log) => ofCommit(topic, Number(log.partition_id), Number(log.end_offset), seq)));
+  const logs = before.map((log) => ofCommit(topic, Number(log.partition_id), Number(log.end_offset), seq));
+  const found = await Promise.all(logs);
   return found.flat().filter(({ source_table }) => source_table === table);
 }
 

@@ -69,7 +69,8 @@ function groupNode(group: GroupLag): Node {
 
 function readerNode(reader: ReaderRow): Node {
   const note = reader.lag === null ? reader.state : `${reader.state}, ${count(reader.lag)} behind`;
-  return { id: `pipeline ${reader.name}`, layer: 3, kind: "pipeline", title: reader.name, note, href: href("pipelines", [reader.name]) };
+  const link = href("pipelines", [reader.name]);
+  return { id: `pipeline ${reader.name}`, layer: 3, kind: "pipeline", title: reader.name, note, href: link };
 }
 
 function uniqueOf(nodes: Node[]): Node[] {
@@ -89,7 +90,8 @@ function inWords(name: string, sources: SourceRow[], groups: GroupLag[], readers
   const from = sources.map(({ table_name, ops, filter, payload }) => {
     return `${ops} of ${table_name}${filter === null ? "" : ` where ${filter}`} as ${payload}`;
   });
-  const to = [...groups.map(({ group_id }) => `group ${group_id}`), ...readers.map((reader) => `pipeline ${reader.name}`)];
+  const reading = groups.map(({ group_id }) => `group ${group_id}`);
+  const to = [...reading, ...readers.map((reader) => `pipeline ${reader.name}`)];
   return `${name} gets ${from.join("; ") || "nothing: it has no source"}. It is read by ${to.join(", ") || "nobody"}.`;
 }
 

@@ -26,8 +26,9 @@ export function TailView(props: { topic: string; offsets: OffsetRow[] }) {
 }
 
 function Choice(props: { offsets: OffsetRow[]; isMany: boolean; chosen: { value: string } }) {
+  const choose = (event: { currentTarget: { value: string } }) => (props.chosen.value = event.currentTarget.value);
   return (
-    <select aria-label="Partition" value={props.chosen.value} onChange={(event) => (props.chosen.value = event.currentTarget.value)}>
+    <select aria-label="Partition" value={props.chosen.value} onChange={choose}>
       {!props.isMany && <option value={ALL}>all partitions</option>}
       {props.offsets.map(({ partition_id }) => (
         <option key={partition_id} value={partition_id}>{`partition ${partition_id}`}</option>
@@ -51,7 +52,7 @@ function Following(props: { topic: string; offsets: OffsetRow[]; choice: Compone
     <>
       <Pace sight={sight} isFollowing={isFollowing} />
       {props.choice}
-      <button type="button" class="small" aria-pressed={isPaused.value} onClick={() => (isPaused.value = !isPaused.value)}>
+      <button type="button" class="small" onClick={() => (isPaused.value = !isPaused.value)}>
         {isPaused.value ? "Go on" : "Pause"}
       </button>
     </>
@@ -86,7 +87,8 @@ function Pace(props: { sight: TailSight; isFollowing: boolean }) {
   const { sight } = props;
   return (
     <span class="faint" role="status" aria-live="off" data-testid="tail-pace">
-      <Badge tone={props.isFollowing ? "good" : "plain"}>{props.isFollowing ? "following" : "paused"}</Badge> {perSecond(sight.perSecond)}
+      <Badge tone={props.isFollowing ? "good" : "plain"}>{props.isFollowing ? "following" : "paused"}</Badge>{" "}
+      {perSecond(sight.perSecond)}
       {sight.isSampled && ", showing a sample"}
       {sight.skipped > 0 && ` · ${count(sight.shown)} shown, ${plural(sight.skipped, "message")} left out`}
     </span>

@@ -5,6 +5,7 @@ import { Empty, Grid, Live, Page, Panel } from "../components/index.ts";
 import { bytes, count, perSecond } from "../format.ts";
 import { go, href, route } from "../router.ts";
 import { may } from "../session.ts";
+import { Filter, matches } from "./filter.tsx";
 import { fullNameOf, useAllOffsets, useTopicRates, useTopics, type OffsetRow, type TopicRow } from "./topic_data.ts";
 import TopicPage from "./topic.tsx";
 
@@ -22,12 +23,11 @@ function TopicList() {
   const topics = useTopics();
   const offsets = useAllOffsets();
   const filter = useSignal("");
-  const onInput = (event: Event) => (filter.value = (event.currentTarget as HTMLInputElement).value);
   return (
     <Page
       title="Topics"
       about="Logs of messages: every change of the tables that are their sources."
-      actions={<input type="search" data-filter aria-label="Filter by name" placeholder="Filter" value={filter.value} onInput={onInput} />}
+      actions={<Filter text={filter} />}
     >
       <Panel title="All topics">
         <Live of={topics} empty={<NoTopics />}>
@@ -39,9 +39,8 @@ function TopicList() {
 }
 
 function matching(rows: TopicRow[], text: string): TopicRow[] {
-  const wanted = text.trim().toLowerCase();
   return rows
-    .filter((row) => fullNameOf(row).toLowerCase().includes(wanted))
+    .filter((row) => matches(fullNameOf(row), text))
     .sort((a, b) => fullNameOf(a).localeCompare(fullNameOf(b)));
 }
 

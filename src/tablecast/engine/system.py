@@ -163,6 +163,10 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         "time TIMESTAMP, *seq BIGINT, *number BIGINT, user_id TEXT, role TEXT, action TEXT, target TEXT, outcome TEXT, "
         "detail TEXT, request_id TEXT",
     ),
+    (
+        rows.topic_redriven, Role.SERVICE,
+        "*topic TEXT, *partition_id BIGINT, *start_offset BIGINT, end_offset BIGINT",
+    ),
 ]  # fmt: skip
 
 SYSTEM_TABLES = {

@@ -15,7 +15,7 @@ from tablecast.codec.group import Acked, Claim
 from tablecast.core import group as groups
 from tablecast.engine.audit import audit_entries
 from tablecast.engine.engine import Engine
-from tablecast.engine.groups import group_states
+from tablecast.engine.groups import REDRIVE_GROUP, group_states
 from tablecast.engine.jobs import job_records
 from tablecast.engine.pipelines import NOT_ATTACHED
 from tablecast.engine.process import installed_version
@@ -108,6 +108,19 @@ def topic_claims(engine: Engine) -> Rows:
                 "claimed" if held else "returned", status.consumer, getattr(status, "deadline_ms", None),
                 status.deliveries, getattr(status, "reason", None),
             )  # fmt: skip
+
+
+def topic_redriven(engine: Engine) -> Rows:
+    """Dead letters that were sent back: runs of offsets of the topics that hold them."""
+    for topic in engine.catalog.topics.values():
+        for group, partition, state in group_states(engine.snapshot, topic.topic_id):
+            if group != REDRIVE_GROUP:
+                continue
+            if state.committed > 0:
+                yield topic.full_name, partition, 0, state.committed
+            for part in state.fragments:
+                if isinstance(part.status, Acked):
+                    yield topic.full_name, partition, part.start, part.end
 
 
 def _group_states(engine: Engine) -> Iterator[tuple[Any, str, int, groups.GroupState]]:
