@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all soak edge-sim edge-kill docs console crash crash-server crash-spark live-race live-storm java mosquitto lock clean
+.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -105,6 +105,10 @@ docs: $(READY) ## make the docs a site in build/site, and check every link, comm
 console: ## build the console anew into the package (needs node 20.19 or newer)
 	@tools/ensure-node
 	@cd console && npm ci --silent && npm run --silent build
+
+pictures: $(READY) ## take the pictures of the console that the docs show
+	@tools/ensure-chromium
+	@$(BIN)/python tests/browser/pictures.py
 
 lock: $(READY) ## resolve the dependencies again (needs `pip install uv` in .venv)
 	@$(BIN)/python -m uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \

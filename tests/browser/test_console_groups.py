@@ -112,10 +112,13 @@ def test_a_dead_letter_is_sent_back(console: Console, console_server: ServerThre
     assert consume(console_server) == [2]
     ack(console_server, upto_offset=2)
     console.page.get_by_role("button", name="Redrive all …").click()
-    expect(console.page.get_by_role("dialog")).to_contain_text("2 letters to billing on app.work")
-    answer_dialog(console, "Redrive up to 2 letters")
+    expect(console.page.get_by_role("dialog")).to_contain_text("1 letter to billing on app.work")
+    answer_dialog(console, "Redrive 1 letter")
     expect(row(console, "Dead letters", "[3]")).to_contain_text("sent back")
+    expect(console.page.get_by_role("button", name="Redrive")).to_have_count(0)  # nothing is left to send
     assert consume(console_server) == [3]  # the other was sent back before
+    console.page.reload()
+    expect(row(console, "Dead letters", "[2]")).to_contain_text("sent back")  # the server remembers
 
 
 def test_a_reset_says_what_it_means_in_numbers(console: Console, console_server: ServerThread) -> None:

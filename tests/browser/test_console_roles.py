@@ -85,7 +85,8 @@ def test_buttons(console: Console, console_server: ServerThread, role: str) -> N
     messages = console.page.get_by_role("grid", name="Messages")
     buttons = {
         s.ClearTopic: offered(console, topic, messages, "Clear …"),
-        s.Redrive: offered(console, group, letters, "Redrive all …") or offered(console, group, letters, "Redrive letter"),
+        s.Redrive: offered(console, group, letters, "Redrive all …")
+        or offered(console, group, letters, "Redrive letter"),
         s.ResetGroup: offered(console, group, letters, "Reset …"),
         s.StopPipeline: offered(console, pipeline, console.page.get_by_label("Text of the query"), "Stop …"),
     }

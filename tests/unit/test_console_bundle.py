@@ -48,3 +48,12 @@ def test_it_is_small() -> None:
 
 def test_the_lock_names_no_registry() -> None:
     assert '"resolved"' not in (ROOT / "console/package-lock.json").read_text()
+
+
+def test_no_page_styles_what_another_page_names() -> None:
+    """Styles of a page stay when one leaves it: a class of one page would change how another looks."""
+    owners: dict[str, set[str]] = {}
+    for sheet in sorted((ROOT / "console/src/pages").glob("*.css")):
+        for name in re.findall(r"^\.([\w-]+)", sheet.read_text(), re.MULTILINE):
+            owners.setdefault(name, set()).add(sheet.name)
+    assert {name: sheets for name, sheets in owners.items() if len(sheets) > 1} == {}

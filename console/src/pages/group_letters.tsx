@@ -6,6 +6,7 @@ import { consume, sql, type Message } from "../api.ts";
 import { confirm, Empty, Failure, Grid, Live, Loading, Panel, Time, toast } from "../components/index.ts";
 import { asApiError, type ApiError } from "../errors.ts";
 import { count, plural } from "../format.ts";
+import { useLiveRows } from "../live.ts";
 import { href } from "../router.ts";
 import { may } from "../session.ts";
 import { quotedName } from "../sql/quote.ts";
@@ -17,10 +18,15 @@ interface Dead {
   letter: Letter;
 }
 
-const SHOWN_LETTERS = 200; // of each partition, the newest; the topic's own page has them all
+/** A run of letters that were sent back: from, up to and without. */
+interface Run {
+  partition_id: string;
+  start_offset: string;
+  end_offset: string;
+}
 
-/** Places of letters that this page has sent back: the server remembers too, and sends no letter twice. */
-type SentBack = ReadonlySet<string>;
+const SHOWN_LETTERS = 200; // of each partition, the newest; the topic's own page has them all
+const REDRIVEN = "SELECT partition_id, start_offset, end_offset FROM system.topic_redriven WHERE topic = ?";
 
 export function Letters(props: { topic: string; group: string; deadLetter: string }) {
   const offsets = useOffsets(props.deadLetter);
@@ -33,41 +39,64 @@ export function Letters(props: { topic: string; group: string; deadLetter: strin
 }
 
 function Kept(props: { topic: string; group: string; deadLetter: string; logs: OffsetRow[] }) {
+  const { topic, group, deadLetter, logs } = props;
   const found = useSignal<Dead[] | null>(null);
   const error = useSignal<ApiError | null>(null);
-  const sent = useSignal<SentBack>(new Set());
   const open = useSignal<Message | null>(null);
-  const ends = props.logs.map(({ start_offset, end_offset }) => `${start_offset}-${end_offset}`).join();
+  const runs = useLiveRows<Run>(REDRIVEN, [deadLetter]).rows.value;
+  const ends = logs.map(({ start_offset, end_offset }) => `${start_offset}-${end_offset}`).join();
   useEffect(() => {
     const ended = new AbortController();
-    readLetters(props.deadLetter, props.logs, ended.signal).then(
-      (letters) => (found.value = letters),
+    readLetters(deadLetter, logs, ended.signal).then(
+      (letters) => {
+        found.value = letters;
+        error.value = null;
+      },
       (caught) => ended.signal.aborted || (error.value = asApiError(caught)),
     );
     return () => ended.abort();
   }, [ends]);
-  const letters = found.value?.filter(({ letter }) => letter.topic === props.topic && letter.group === props.group);
-  const mark = (done: boolean, sentBack: Dead[]) => {
-    if (done) sent.value = new Set([...sent.value, ...sentBack.map(({ message }) => placeOf(message))]);
-  };
-  const show = (message: Message) => (open.value = message);
-  const one = async (dead: Dead) => mark(await redriveOne(props.deadLetter, dead), [dead]);
-  const all = async () => mark(await redriveAll(props.deadLetter, props.logs, found.value!), found.value!);
+  const waiting = found.value?.filter(({ message }) => !isSentBack(message, runs)) ?? [];
+  const letters = found.value?.filter(({ letter }) => letter.topic === topic && letter.group === group);
+  const all = waiting.length === 0 ? null : () => redriveAll(deadLetter, waitingIn(logs, runs), waiting);
   return (
     <>
-      <Panel title="Dead letters" actions={<Actions topic={props.deadLetter} onAll={letters?.length ? all : null} />}>
+      <Panel title="Dead letters" actions={<Actions topic={deadLetter} onAll={all} />}>
         {error.value !== null && <Failure error={error.value} />}
         {letters === undefined && error.value === null && <Loading what="dead letters" />}
         {letters?.length === 0 && (
           <Empty title="No dead letters of this group">A message that failed too often would be here.</Empty>
         )}
         {letters !== undefined && letters.length > 0 && (
-          <LetterGrid letters={letters} sent={sent.value} onOpen={show} onRedrive={one} />
+          <LetterGrid
+            letters={letters}
+            runs={runs}
+            onOpen={(message) => (open.value = message)}
+            onRedrive={(dead) => redriveOne(deadLetter, dead)}
+          />
         )}
       </Panel>
       {open.value !== null && <MessageView message={open.value} onClose={() => (open.value = null)} />}
     </>
   );
+}
+
+function isSentBack({ partition_id, offset }: Message, runs: Run[]): boolean {
+  const own = runs.filter((run) => Number(run.partition_id) === partition_id);
+  return own.some((run) => Number(run.start_offset) <= offset && offset < Number(run.end_offset));
+}
+
+/** Letters that are kept and were not sent back yet. */
+function waitingIn(logs: OffsetRow[], runs: Run[]): number {
+  return logs.reduce((sum, log) => {
+    const own = runs.filter((run) => run.partition_id === log.partition_id);
+    return sum + own.reduce((left, run) => left - overlap(log, run), Number(log.messages));
+  }, 0);
+}
+
+function overlap(a: Omit<Run, "partition_id">, b: Omit<Run, "partition_id">): number {
+  const start = Math.max(Number(a.start_offset), Number(b.start_offset));
+  return Math.max(0, Math.min(Number(a.end_offset), Number(b.end_offset)) - start);
 }
 
 function Actions(props: { topic: string; onAll: (() => Promise<void>) | null }) {
@@ -85,14 +114,14 @@ function Actions(props: { topic: string; onAll: (() => Promise<void>) | null }) 
 
 interface LetterGridProps {
   letters: Dead[];
-  sent: SentBack;
+  runs: Run[];
   onOpen: (message: Message) => void;
   onRedrive: (dead: Dead) => Promise<void>;
 }
 
 function LetterGrid(props: LetterGridProps) {
   const redrive = (dead: Dead) => {
-    if (props.sent.has(placeOf(dead.message))) return <span class="faint">sent back</span>;
+    if (isSentBack(dead.message, props.runs)) return <span class="faint">sent back</span>;
     const press = (event: Event) => {
       event.stopPropagation(); // the row would open
       void props.onRedrive(dead);
@@ -141,38 +170,36 @@ async function readLetters(topic: string, logs: OffsetRow[], signal: AbortSignal
 
 // --- sending back ---
 
-async function redriveOne(topic: string, { message, letter }: Dead): Promise<boolean> {
+async function redriveOne(topic: string, { message, letter }: Dead): Promise<void> {
   const body = (
     <p>
       Message {count(letter.offset)} of partition {letter.partition} of {letter.topic} is given to the group{" "}
       {letter.group} again, and to no other. It has been given {plural(letter.deliveries, "time")}; that is forgotten.
     </p>
   );
-  if (!(await confirm({ title: "Send this letter back?", body, action: "Redrive 1 letter" }))) return false;
-  return redrive(`REDRIVE TOPIC ${quotedName(topic)} PARTITION ${message.partition_id} OFFSET ${message.offset}`);
+  if (!(await confirm({ title: "Send this letter back?", body, action: "Redrive 1 letter" }))) return;
+  await redrive(`REDRIVE TOPIC ${quotedName(topic)} PARTITION ${message.partition_id} OFFSET ${message.offset}`);
 }
 
-async function redriveAll(topic: string, logs: OffsetRow[], letters: Dead[]): Promise<boolean> {
-  const kept = logs.reduce((sum, { messages }) => sum + Number(messages), 0);
+/** `waiting` letters in all, of which `letters` are known one by one. */
+async function redriveAll(topic: string, waiting: number, letters: Dead[]): Promise<void> {
   const body = (
     <>
-      <p>
-        {topic} holds {plural(kept, "letter")}. Each that was not sent back yet is given again to its group:
-      </p>
+      <p>Of {topic}, each letter that was not sent back yet is given again to its group:</p>
       <ul>
-        {[...countsOf(letters)].map(([group, letters]) => (
+        {[...countsOf(letters)].map(([group, number]) => (
           <li key={group}>
-            {plural(letters, "letter")} to {group}
+            {plural(number, "letter")} to {group}
           </li>
         ))}
-        {kept > letters.length && <li>{plural(kept - letters.length, "older letter")} not shown here</li>}
+        {waiting > letters.length && <li>{plural(waiting - letters.length, "older letter")} not shown here</li>}
       </ul>
-      <p>Their deliveries are forgotten. Those sent back before stay where they are.</p>
+      <p>How often they have been given is forgotten.</p>
     </>
   );
-  const action = `Redrive up to ${plural(kept, "letter")}`;
-  if (!(await confirm({ title: "Send all letters back?", body, action }))) return false;
-  return redrive(`REDRIVE TOPIC ${quotedName(topic)} ALL`);
+  const action = `Redrive ${plural(waiting, "letter")}`;
+  if (!(await confirm({ title: "Send all letters back?", body, action }))) return;
+  await redrive(`REDRIVE TOPIC ${quotedName(topic)} ALL`);
 }
 
 function countsOf(letters: Dead[]): Map<string, number> {
@@ -184,14 +211,12 @@ function countsOf(letters: Dead[]): Map<string, number> {
   return counts;
 }
 
-async function redrive(statement: string): Promise<boolean> {
+async function redrive(statement: string): Promise<void> {
   try {
     const { results } = await sql(statement);
     const sent = results[0]!.row_count;
-    toast(sent === 0 ? "Nothing to do: it was sent back before" : `Sent back: ${plural(sent, "letter")}`);
-    return true;
+    toast(sent === 0 ? "Nothing to do: somebody was quicker" : `Sent back: ${plural(sent, "letter")}`);
   } catch (error) {
     toast(asApiError(error).message, "bad");
-    return false;
   }
 }

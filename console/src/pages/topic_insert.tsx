@@ -33,14 +33,17 @@ interface TableRow {
 /** The source tables that this role may write. */
 function OfSources(props: { topic: string; sources: SourceRow[] }) {
   const allowed = useSignal<string[] | null>(null);
+  const error = useSignal<ApiError | null>(null);
   const chosen = useSignal<string | null>(null);
   const inserting = props.sources.filter(({ ops }) => ops.includes("insert"));
   const feeding = [...new Set(inserting.map(({ table_name }) => table_name))];
   useEffect(() => {
-    void rows<TableRow>("SELECT namespace, name, kind, access_level FROM system.tables").then((tables) => {
-      allowed.value = tables.filter(mayWrite).map(({ namespace, name }) => `${namespace}.${name}`);
-    });
+    rows<TableRow>("SELECT namespace, name, kind, access_level FROM system.tables").then(
+      (tables) => (allowed.value = tables.filter(mayWrite).map(({ namespace, name }) => `${namespace}.${name}`)),
+      (caught) => (error.value = asApiError(caught)),
+    );
   }, []);
+  if (error.value !== null) return <Failure error={error.value} />;
   if (allowed.value === null) return <Loading />;
   const tables = feeding.filter((table) => allowed.value!.includes(table));
   const table = chosen.value ?? tables[0];
@@ -48,7 +51,7 @@ function OfSources(props: { topic: string; sources: SourceRow[] }) {
     return <Empty title="Nothing to insert into">No source takes inserts that your role may write.</Empty>;
   }
   return (
-    <div class="panel-body insert">
+    <div class="panel-body insertion">
       {tables.length > 1 && (
         <label>
           Table{" "}

@@ -25,6 +25,7 @@ const SYSTEM_TABLES = [
   "topic_claims",
   "topic_groups",
   "topic_offsets",
+  "topic_redriven",
   "topic_sources",
   "topics",
   "users",
