@@ -12,7 +12,7 @@ import TopicPage from "./topic.tsx";
 const FIRST_TOPIC = `CREATE NAMESPACE IF NOT EXISTS app;
 CREATE TABLE app.orders (id BIGINT PRIMARY KEY DEFAULT SNOWFLAKE_ID(), customer TEXT NOT NULL, amount DECIMAL(12,2));
 CREATE TOPIC app.order_events PARTITIONS 2;
-ALTER TOPIC app.order_events ADD SOURCE app.orders ON ANY WITH (payload = 'diff');`;
+ALTER TOPIC app.order_events ADD SOURCE app.orders ON ANY;`;
 
 export default function Topics() {
   const [name] = route.value.path;
