@@ -462,6 +462,18 @@ def test_files_are_taken_in_together_and_win_over_what_was_there(store: Store) -
     assert [Path(path).exists() for path in paths] == [True, True]
 
 
+def test_a_compaction_drops_nothing_of_the_first_files(tmp_path: Path) -> None:
+    """Taken into a database that was never written to, with a snapshot from before anything else."""
+    store = RocksStore.open(str(tmp_path / "db"))
+    store.ingest(ROWS, [sorted_file(store, "1", {b"a": b"1", b"z": b"1"})])
+    snapshot = store.snapshot()
+    store.ingest(ROWS, [sorted_file(store, "2", {b"b": b"2", b"y": b"2"})])
+    store._families[ROWS].compact_range(b"", b"\xff")
+    assert dict(store.scan(ROWS)) == {b"a": b"1", b"b": b"2", b"y": b"2", b"z": b"1"}
+    assert dict(snapshot.scan(ROWS)) == {b"a": b"1", b"z": b"1"}
+    store.close()
+
+
 def test_what_is_written_later_wins_over_a_file(store: Store) -> None:
     store.ingest(ROWS, [sorted_file(store, "1", {b"a": b"1", b"b": b"1", b"c": b"1", b"d": b"1"})])
     batch = store.batch()

@@ -17,6 +17,7 @@ ON_SPARK = {"docs/copy.md"}  # tests/spark/test_docs_spark.py
 
 NOT_RUN = {
     ("README.md", "not run: the second command is what runs this; the first is tested by itself"): 1,
+    ("docs/benchmarks.md", "not run: measures for the better part of an hour"): 1,
     ("docs/comparison.md", "not run: measures for minutes, and fails if the machine is slow"): 1,
     ("docs/operations.md", "not run: measures for minutes, and fails if the machine is slow"): 1,
     ("docs/spark.md", "not run: installs packages"): 1,

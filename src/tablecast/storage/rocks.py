@@ -50,7 +50,8 @@ bounds point into bytes that may be freed.
 stay, so that it can be taken in again). Files of one call appear together, in one edit of the MANIFEST, which is
 synced. While a snapshot is open, and the published one always is, they get a sequence number of their own and older
 snapshots do not see them. A file whose range meets the memtable makes RocksDB flush it, keeping the GIL: `ingest`
-flushes before, without it.
+flushes before, without it. Into a database that was never written to, files come with sequence number 0; a compaction
+then drops what is in them if a snapshot was taken at 0 (measured). So no database is left at 0 when it is opened.
 
 **Closing.** An iterator, a snapshot or a column-family handle keeps RocksDB open, and locked. `close`
 therefore empties the tables through which every call goes (`PerFamily`) and takes every iterator and snapshot
@@ -203,9 +204,10 @@ def _create(home: Home) -> Rdict:
             home.abandon()
         raise refusal from error
     try:
+        _leave_zero(native)
         Watermark.write(home.path, 0)
         home.finish()
-    except OSError as error:
+    except Exception as error:
         native.close()
         home.abandon()
         raise _refusal(error, home.path) from error
@@ -227,10 +229,19 @@ def _open(home: Home) -> Rdict:
             if name not in families:  # the tablecast that made this database did not have it yet
                 native.create_column_family(name, _family_options(cache))
         home.raise_format()
+        _leave_zero(native)
     except Exception as error:
         native.close()
         raise _refusal(error, home.path) from error
     return native
+
+
+def _leave_zero(native: Rdict) -> None:
+    """No snapshot may have sequence number 0; see "Ingesting" above."""
+    if native.latest_sequence_number() == 0:
+        batch = WriteBatch(raw_mode=True)
+        batch.delete(b"", native.get_column_family_handle(Family.META.value))  # counts, and leaves nothing
+        native.write(batch)
 
 
 def _recover(path: Path, cache: Cache, families: list[str], acknowledged: int) -> Rdict:
