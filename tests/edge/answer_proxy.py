@@ -1,17 +1,19 @@
-"""A TCP proxy before a broker that can swallow what the broker says, and then cut the connection."""
+"""A TCP proxy before a broker that can swallow an acknowledgement of the broker, and then cut the connection."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Self
 
 PIECE_BYTES = 65_536
+PUBACK = 4  # the kind of an MQTT packet
 
 
 class AnswerProxy:
-    """While `swallow` is set, bytes of the broker go nowhere, and the first of them are the connection's last."""
+    """Once `swallow` is set, the next acknowledgement goes nowhere, and is the connection's last."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -52,11 +54,26 @@ class AnswerProxy:
     def _answer(self, broker: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while piece := broker.recv(PIECE_BYTES):
-                if self.swallow.is_set():
+                if self.swallow.is_set() and PUBACK in _kinds(piece):
                     self.swallow.clear()
                     self.swallowed.set()
                     return
                 client.sendall(piece)
+
+
+def _kinds(piece: bytes) -> Iterator[int]:
+    """Of the packets in it: a broker's are short, and come whole."""
+    at = 0
+    while at < len(piece):
+        yield piece[at] >> 4
+        size = shift = 0
+        while at + 1 < len(piece):  # seven bits of the size a byte, the lowest first
+            at += 1
+            size |= (piece[at] & 0x7F) << shift
+            shift += 7
+            if piece[at] < 0x80:
+                break
+        at += size + 1
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
