@@ -42,7 +42,7 @@ class Chromium:
         self._numbers = itertools.count(1)
         self._closing = ExitStack()
         self._socket = self._closing.enter_context(
-            connect(self._address(), max_size=None, compression=None, proxy=None)
+            connect(self._address(), max_size=None, compression=None, proxy=None, ping_interval=None)
         )
         self._reading = threading.Thread(target=self._read_errors, name="chromium")
         self._reading.start()  # what nobody reads would block it

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tablecast.codec import sync
 from tablecast.codec.events import decode_event, encode_event
 from tablecast.codec.sync import MAX_SYNC_BYTES, AskEvents, AskNodes, AskRoots, Events, Push, Taken
-from tablecast.core.anti_entropy import Dialogue, Missing, reply
+from tablecast.core.anti_entropy import LEAST_MESSAGE_BYTES, Dialogue, Missing, Room, reply
 from tablecast.core.merkle import NOTHING, Sum, bucket_of, children, entry_sum
 from tablecast.errors import InvalidRequest, UnknownTable
 from tablecast.model.replication import Event, Version
@@ -68,8 +68,12 @@ class Node:
 class Talk:
     """Runs a dialogue over encoded messages and keeps count."""
 
-    def __init__(self, asker: Node, peer: Node, in_vain: frozenset[Missing] = frozenset()) -> None:
-        self.dialogue = Dialogue(lambda: asker, in_vain)
+    def __init__(
+        self, asker: Node, peer: Node, in_vain: frozenset[Missing] = frozenset(), room: Room | None = None
+    ) -> None:
+        self.dialogue = Dialogue(lambda: asker, in_vain, room)
+        self.room = room
+        self.largest = 0
         self.questions: list[sync.Question] = []
         self.bytes = 0
         while (question := self.dialogue.question()) is not None:
@@ -80,7 +84,7 @@ class Talk:
     def _answer(self, question: sync.Question, peer: Node) -> sync.Reply:
         asked = sync.decode_question(self._sent(question))
         if not isinstance(asked, Push):
-            return reply(asked, peer)
+            return reply(asked, peer, self.room)
         for data in asked.events:
             peer.apply(TABLE, data)
         return Taken()
@@ -90,6 +94,7 @@ class Talk:
         alone = isinstance(message, Push | Events) and len(message.events) == 1
         assert len(data) <= MAX_SYNC_BYTES or alone
         self.bytes += len(data)
+        self.largest = max(self.largest, len(data))
         return data
 
 
@@ -249,3 +254,46 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
             decode(b"\x01" + data)
         except InvalidRequest:
             pass
+
+
+# --- a broker that lets in only so much -------------------------------------------------------------------------------
+
+SIZES = st.lists(st.sampled_from([1, 100, 700, 3_000, 20_000]), max_size=60)
+
+
+@given(SIZES, SIZES, st.integers(LEAST_MESSAGE_BYTES, 12_000), st.sampled_from([bucket_of, one_bucket]))
+@settings(max_examples=60, deadline=None)
+def test_no_message_is_larger_than_the_broker_lets_in_and_what_fits_is_exchanged(
+    mine: list[int], theirs: list[int], limit: int, bucket: Callable[[str], int]
+) -> None:
+    a, b = Node(bucket=bucket), Node(bucket=bucket)
+    for node, sizes in ((a, mine), (b, theirs)):
+        for number, size in enumerate(sizes):
+            node.write(f"{TABLE}:{'a' if node is a else 'b'}{number}", number + 1, value="x" * size)
+    before = {key: event for node in (a, b) for key, event in node.tables[TABLE].items()}
+    left_out: list[int] = []
+    talk = Talk(a, b, room=Room(limit, limit, left_out.append))
+    assert talk.largest <= limit
+    for node in (a, b):
+        lacking = {key: event for key, event in before.items() if key not in node.tables[TABLE]}
+        assert all(len(encode_event(event)) > limit - 512 for event in lacking.values())
+        assert all(len(encode_event(event)) in left_out for event in lacking.values())
+
+
+def test_many_tables_and_deep_trees_fit_a_narrow_broker_too() -> None:
+    tables = [TABLE, *(f"app.{'t' * 50}{number:03}" for number in range(300))]
+    a, b = Node(tables), Node(tables)
+    for number in range(3_000):
+        a.write(f"{TABLE}:{number:06}", number)
+    talk = Talk(a, b, room=Room(LEAST_MESSAGE_BYTES, LEAST_MESSAGE_BYTES))
+    assert talk.largest <= LEAST_MESSAGE_BYTES
+    assert talk.dialogue.pushed == 3_000
+
+
+def test_an_event_that_needs_a_message_of_its_own_may_be_larger_than_the_others() -> None:
+    a, b = Node(), Node()
+    a.write(f"{TABLE}:1", 1, value="x" * 9_000)
+    a.write(f"{TABLE}:2", 2, value="x" * 200_000)
+    a.write(f"{TABLE}:3", 3, value="x" * 11_000)
+    Talk(a, b, room=Room(5_000, 10_000))
+    assert b.tables[TABLE].keys() == {f"{TABLE}:1"}

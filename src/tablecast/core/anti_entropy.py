@@ -22,6 +22,9 @@ Work is done depth first, so what is still to ask stays small. A dialogue that b
 exchanged is equal now, and the next one descends only into the rest. So it can be resumed, and an empty node fills up from
 any peer, by the same few rules.
 
+A broker may let in less than a message would take. `Room` is what a node knows of that: questions and replies are cut to it,
+and an event that cannot pass alone is left out, so that it does not keep back the others.
+
 What is written meanwhile changes the trees under the dialogue. That can make it ask in vain, never wrongly: events
 carry versions, and the newer one wins wherever it arrives.
 """
@@ -58,10 +61,15 @@ from tablecast.model.replication import Version
 T = TypeVar("T")
 
 MAX_TABLES_ASKED = 100  # roots in a question: the reply has 16 sums for each that differs
-MAX_NODES_ASKED = 150  # likewise: 16 sums of 16 bytes each are about 300 bytes
+MAX_NODES_ASKED = 150  # likewise
 MAX_BUCKETS_ASKED = 128  # the reply stops where it is full; asking for more makes the question long for nothing
 MAX_KEYS_ASKED = 200  # of 256 bytes at most: the question fits a message
-MESSAGE_ROOM_BYTES = MAX_SYNC_BYTES - 2048  # for what a list holds; the rest is for what is around it
+LEAST_MESSAGE_BYTES = 1024  # a broker that lets in less cannot be used for comparing
+AROUND_BYTES = 512  # of a message: what is around its list
+ROOTS_BYTES = 448  # of a table in a reply: its name and 16 sums of 16 bytes
+NODE_BYTES = 320  # likewise without the name
+BUCKET_BYTES = 8  # of a bucket in a question, with room for the key to go on after
+KEY_BYTES = 264  # of a key in a question
 ENTRY_OVERHEAD_BYTES = 24  # numbers and lengths of an entry besides its texts
 EVENT_OVERHEAD_BYTES = 5  # the length before an event
 
@@ -95,6 +103,38 @@ class Tree(Protocol):
 Look = Callable[[], Tree]
 
 
+class Room:
+    """How much a message may hold: not so much that it holds up events, and no more than the broker lets in.
+
+    A message has at most `limit` bytes, and one with a single event at most `largest`: an event that needs more is left out,
+    and `left_out` is told its size. None is as much as there may be.
+    """
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        largest: int | None = None,
+        left_out: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        wanted = MAX_SYNC_BYTES if limit is None else min(limit, MAX_SYNC_BYTES)
+        self.bytes = max(wanted, LEAST_MESSAGE_BYTES) - AROUND_BYTES
+        self._largest = None if largest is None else max(largest, LEAST_MESSAGE_BYTES) - AROUND_BYTES
+        self._left_out = left_out
+
+    def items(self, most: int, each: int) -> int:
+        """How many of a size fit, `most` at most. One in any case: without it nothing would ever be said."""
+        return max(1, min(most, self.bytes // each))
+
+    def passing(self, events: Sequence[bytes]) -> list[bytes]:
+        largest = self._largest
+        if largest is None:
+            return list(events)
+        for event in events:
+            if len(event) > largest:
+                self._left_out(len(event))
+        return [event for event in events if len(event) <= largest]
+
+
 class Missing(NamedTuple):
     """A version that one of the two has and the other lacks."""
 
@@ -120,11 +160,13 @@ class Dialogue:
     had or cannot be kept, and are let be. `exchanged` are those of this dialogue.
     """
 
-    def __init__(self, look: Look, in_vain: Container[Missing] = frozenset()) -> None:
+    def __init__(self, look: Look, in_vain: Container[Missing] = frozenset(), room: Room | None = None) -> None:
         self._look = look
         self._in_vain = in_vain
+        self._room = room = room or Room()
         self._steps: deque[Question | _Give] = deque(
-            AskRoots(dict(some)) for some in _cut(sorted(look().roots().items()), MAX_TABLES_ASKED)
+            AskRoots(dict(some))
+            for some in _cut(sorted(look().roots().items()), room.items(MAX_TABLES_ASKED, ROOTS_BYTES))
         )
         self._asked: Question | None = None
         self.exchanged: set[Missing] = set()
@@ -158,7 +200,9 @@ class Dialogue:
                 for table, sums in children.items():
                     if table in roots:
                         self._descend(tree, table, 0, [0], [sums])
-            case AskNodes(table, level, indexes), Nodes(found):
+            case AskNodes(table, level, indexes), Nodes(found) if found:
+                if len(found) < len(indexes):
+                    self._steps.appendleft(AskNodes(table, level, indexes[len(found) :]))
                 self._descend(self._look(), table, level, indexes, found)
             case AskEntries(), Entries(buckets) if _belongs(asked, buckets):
                 self._compare(self._look(), asked, buckets)
@@ -186,10 +230,16 @@ class Dialogue:
             if mine != their
         ]
         if level + 1 < DEPTH:
-            self._ask_first(AskNodes(table, level + 1, some) for some in _cut(differing, MAX_NODES_ASKED))
+            self._ask_first(
+                AskNodes(table, level + 1, some)
+                for some in _cut(differing, self._room.items(MAX_NODES_ASKED, NODE_BYTES))
+            )
         else:
             self.differing_buckets += len(differing)
-            self._ask_first(AskEntries(table, some, None) for some in _cut(differing, MAX_BUCKETS_ASKED))
+            self._ask_first(
+                AskEntries(table, some, None)
+                for some in _cut(differing, self._room.items(MAX_BUCKETS_ASKED, BUCKET_BYTES))
+            )
 
     def _compare(self, tree: Tree, asked: AskEntries, buckets: Sequence[Listed]) -> None:
         want: list[str] = []
@@ -201,7 +251,7 @@ class Dialogue:
         left = asked.buckets[len(buckets) - (after is not None) :] if buckets else []
         self._ask_first(
             [
-                *(AskEvents(asked.table, some) for some in _cut(want, MAX_KEYS_ASKED)),
+                *(AskEvents(asked.table, some) for some in _cut(want, self._room.items(MAX_KEYS_ASKED, KEY_BYTES))),
                 *([_Give(asked.table, tuple(give))] if give else []),
                 *([AskEntries(asked.table, left, after)] if left else []),
             ]
@@ -230,9 +280,9 @@ class Dialogue:
             direction.append(missing.key)
 
     def _push(self, give: _Give) -> Push | None:
-        """As many of the events as fit a message, at least one; the rest is left for the next."""
+        """As many of the events as fit a message; the rest is left for the next."""
         try:
-            events, looked_at = _fitting(self._look(), give.table, give.keys)
+            events, looked_at = _fitting(self._look(), give.table, give.keys, self._room)
         except UnknownTable:  # dropped meanwhile
             return None
         if looked_at < len(give.keys):
@@ -249,30 +299,31 @@ class Dialogue:
 # --- the peer ---------------------------------------------------------------------------------------------------------
 
 
-def reply(question: AskRoots | AskNodes | AskEntries | AskEvents, tree: Tree) -> Reply:
+def reply(question: AskRoots | AskNodes | AskEntries | AskEvents, tree: Tree, room: Room | None = None) -> Reply:
     """The answer to a question that only reads. (A `Push` is answered by whoever can apply it.)"""
     try:
-        return _reply(question, tree)
+        return _reply(question, tree, room or Room())
     except UnknownTable:
         return Gone("" if isinstance(question, AskRoots) else question.table)
 
 
-def _reply(question: AskRoots | AskNodes | AskEntries | AskEvents, tree: Tree) -> Reply:
+def _reply(question: AskRoots | AskNodes | AskEntries | AskEvents, tree: Tree, room: Room) -> Reply:
     match question:
         case AskRoots(theirs):
             mine = tree.roots()
             differing = [table for table, root in theirs.items() if mine.get(table, root) != root]
-            return Roots({table: list(tree.children(table, 0, 0)) for table in differing[:MAX_TABLES_ASKED]})
+            fitting = differing[: room.items(MAX_TABLES_ASKED, ROOTS_BYTES)]
+            return Roots({table: list(tree.children(table, 0, 0)) for table in fitting})
         case AskNodes(table, level, indexes):
-            return Nodes([list(tree.children(table, level, index)) for index in indexes[:MAX_NODES_ASKED]])
+            some = indexes[: room.items(MAX_NODES_ASKED, NODE_BYTES)]
+            return Nodes([list(tree.children(table, level, index)) for index in some])
         case AskEntries(table, buckets, after):
-            return Entries(list(_listed(tree, table, buckets, after)))
+            return Entries(list(_listed(tree, table, buckets, after, room.bytes)))
         case AskEvents(table, keys):
-            return Events(*_fitting(tree, table, keys))
+            return Events(*_fitting(tree, table, keys, room))
 
 
-def _listed(tree: Tree, table: str, buckets: Sequence[int], after: str | None) -> Iterator[Listed]:
-    room = MESSAGE_ROOM_BYTES
+def _listed(tree: Tree, table: str, buckets: Sequence[int], after: str | None, room: int) -> Iterator[Listed]:
     for bucket in buckets:
         found = [_entry(entry) for entry in tree.entries(table, bucket) if after is None or entry.key > after]
         fitting = list(_while_room(found, room))
@@ -310,14 +361,14 @@ def _belongs(asked: AskEntries, buckets: Sequence[Listed]) -> bool:
     )
 
 
-def _fitting(tree: Tree, table: str, keys: Sequence[str]) -> tuple[list[bytes], int]:
+def _fitting(tree: Tree, table: str, keys: Sequence[str], room: Room) -> tuple[list[bytes], int]:
     """The events of the first keys that fit a message, at least of one, and how many keys that were."""
     events: list[bytes] = []
-    room = MESSAGE_ROOM_BYTES
+    left = room.bytes
     for looked_at, key in enumerate(keys[:MAX_KEYS_ASKED]):
-        found = tree.events_for(table, [key])
-        room -= sum(EVENT_OVERHEAD_BYTES + len(event) for event in found)
-        if room < 0 and events:
+        found = room.passing(tree.events_for(table, [key]))
+        left -= sum(EVENT_OVERHEAD_BYTES + len(event) for event in found)
+        if left < 0 and events:
             return events, looked_at
         events += found
     return events, min(len(keys), MAX_KEYS_ASKED)

@@ -29,6 +29,7 @@ DEFAULT_WINDOW_EVENTS = (
 )
 MAX_WINDOW_BYTES = 4 * 2**20  # in flight: a window of the largest events must not fill the memory of a small node
 MAX_UNEXPLAINED = 3  # refusals of one event for no stated reason: the third is not an accident
+SUSPICION_SECONDS = 5.0  # a connection that ends so soon after sending may have ended because of it
 LOSSES_BEFORE_CARE = 2  # connections in a row that ended right after sending: a restart of the broker is one
 
 # Reason codes of MQTT 5 (2.4) that a PUBACK may carry

@@ -13,6 +13,9 @@ One question is under way at a time, and its reply is known by its correlation d
 connection, ends the round: nothing of it is worth keeping, the next one finds what is left. Questions and replies expire at
 the broker, so that a node that comes back is not asked what nobody waits for any more. A node asks and answers only so often
 per second: comparing must not get in the way of events.
+
+A broker may let in only so much, and messages keep to that (`core.passable`). A row that is too large for it is left out, and
+the status says so.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ from typing import Any
 from tablecast.codec.sync import AskRoots, Busy, Push, Question, Reply, Taken, decode_question, decode_reply, encode
 from tablecast.core.anti_entropy import Dialogue, Missing, reply
 from tablecast.core.backoff import Chance
-from tablecast.edge.base import Delivery, Link, Loop, Publication, Replica, Source, Timer
+from tablecast.core.passable import FORGET_ROUNDS, Passable
+from tablecast.core.publishing import FIRST_FAILURE, PACKET_TOO_LARGE
+from tablecast.edge.base import Delivery, Limits, Link, Loop, Publication, Replica, Source, Timer
 from tablecast.edge.status import StatusBoard
-from tablecast.errors import InvalidRequest
+from tablecast.errors import InvalidRequest, PermissionDenied
 
 DEFAULT_INTERVAL_SECONDS = 60.0
 SPREAD = 0.2  # of the interval, so that nodes do not all ask at once
@@ -37,8 +42,8 @@ EXPIRES_SECONDS = 30  # of a question or reply at the broker
 QUESTION_SECONDS = 0.01  # between two questions: at most 100 messages of 64 KiB per second
 MAX_REPLIES_PER_SECOND = 200  # to all askers; a question beyond is not answered, and asked again in a later round
 MAX_PUT_OFF_INTERVALS = 5  # how long a node that is busy puts comparing off
-MAX_IN_VAIN = 10_000  # versions remembered per peer as exchanged in vain
-FORGET_ROUNDS = 60  # after so many rounds with a peer they are tried again: the reason may be gone
+MAX_IN_VAIN = 10_000  # versions remembered per peer as exchanged in vain, until FORGET_ROUNDS rounds later
+PACKET_OVERHEAD_BYTES = 256  # of a PUBLISH besides its payload and the two topics' common beginning
 
 _log = logging.getLogger("tablecast.edge")
 
@@ -72,13 +77,35 @@ class AntiEntropy:
         self._budget = _Budget(loop)
         self._is_moving = is_moving
         self._moving_since: float | None = None
+        self._passable = Passable(loop.time, self._left_out)
 
     # --- what happens ---
 
-    def connected(self) -> None:
+    def connected(self, limits: Limits) -> None:
+        most = limits.max_packet_bytes
+        self._passable.announced(None if most is None else most - 2 * len(self._base.encode()) - PACKET_OVERHEAD_BYTES)
         self._schedule(SOON_SECONDS)
 
+    def acknowledged(self, size: int, reason: int) -> None:
+        """The broker's answer to a message of a size."""
+        self._passable.acknowledged(size, reason)
+        if reason == PACKET_TOO_LARGE:
+            self._end_round()
+            self._schedule(SOON_SECONDS)
+        elif reason >= FIRST_FAILURE:
+            self._board.failed(
+                PermissionDenied(f"the broker refuses comparing, with reason code 0x{reason:02x}", reason=reason)
+            )
+
+    def _left_out(self, size: int) -> None:
+        self._board.failed(
+            PermissionDenied(
+                f"a row was left out of comparing: with {size} bytes it is too large for the broker", size=size
+            )
+        )
+
     def disconnected(self) -> None:
+        self._passable.lost()
         self._end_round()
         self._peers.clear()
         self._memories.clear()
@@ -108,7 +135,9 @@ class AntiEntropy:
         if self._asking is None and self._peers:
             peer = self._last_peer = _after(sorted(self._peers), self._last_peer)
             memory = self._memories.setdefault(peer, _Memory())
-            self._asking = _Asking(peer, Dialogue(self._replica.tree, memory.in_vain), self._loop.time())
+            self._asking = _Asking(
+                peer, Dialogue(self._replica.tree, memory.in_vain, self._passable.room), self._loop.time()
+            )
             self._ask()
 
     def _puts_off(self) -> bool:
@@ -163,6 +192,7 @@ class AntiEntropy:
         dialogue = asking.dialogue
         self._asking = None
         self._memories.setdefault(asking.peer, _Memory()).learn(dialogue.exchanged)
+        self._passable.compared()
         moved = bool(dialogue.pulled or dialogue.pushed)
         self._board.compared(differing=bool(dialogue.differing_buckets), pulled=dialogue.pulled, pushed=dialogue.pushed)
         if moved:
@@ -199,14 +229,16 @@ class AntiEntropy:
             answer(Busy())
             return
         try:
-            answer(reply(question, self._replica.tree()))
+            answer(reply(question, self._replica.tree(), self._passable.room))
         except InvalidRequest as error:
             _log.warning("a question that makes no sense: %s", error)
 
     def _send(
         self, topic: str, message: Question | Reply, response_topic: str | None = None, correlation: bytes | None = None
     ) -> None:
-        self._link.publish(Publication(topic, encode(message), response_topic, correlation, EXPIRES_SECONDS))
+        data = encode(message)
+        self._passable.sent(len(data))
+        self._link.publish(Publication(topic, data, response_topic, correlation, EXPIRES_SECONDS), -len(data))
 
     def _then(self, go_on: Callable[[], None]) -> Callable[[Any, BaseException | None], None]:
         """Goes on once events are durable. If they could not be: the asker waits in vain, and the round ends."""

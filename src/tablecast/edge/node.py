@@ -121,7 +121,7 @@ class EdgeNode:
     def connected(self, limits: Limits) -> None:
         self._board.connected()
         self.publisher.connected(limits)
-        self._anti_entropy.connected()
+        self._anti_entropy.connected(limits)
 
     def disconnected(self, error: TablecastError) -> None:
         # Some brokers refuse an event and then hang up: the refusal says more than the end of the connection.
@@ -134,7 +134,10 @@ class EdgeNode:
         self._board.failed(error)
 
     def acknowledged(self, token: int, reason: int) -> None:
-        self.publisher.acknowledged(token, reason)
+        if token > 0:
+            self.publisher.acknowledged(token, reason)  # it is the event's sequence number
+        else:
+            self._anti_entropy.acknowledged(-token, reason)  # it is the message's size
 
     def delivered(self, delivery: Delivery) -> None:
         if delivery.topic == self._topics.events:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from tablecast.core.backoff import Backoff, Chance
-from tablecast.core.publishing import DEFAULT_WINDOW_EVENTS, Answer, Outgoing, PublishWindow
+from tablecast.core.publishing import DEFAULT_WINDOW_EVENTS, SUSPICION_SECONDS, Answer, Outgoing, PublishWindow
 from tablecast.edge.base import Limits, Link, Loop, OutboxEntry, Publication, Replica
 from tablecast.edge.status import StatusBoard
 from tablecast.errors import PermissionDenied
@@ -27,7 +27,6 @@ from tablecast.errors import PermissionDenied
 DEFAULT_OUTBOX_EVENTS = 10_000  # pending before the overflow policy acts
 SAVE_SECONDS = 0.1  # between two moves of the durable position: each is a commit
 REFRESH_SECONDS = 0.05  # between two looks at how much is pending: they cost more than an event
-SUSPICION_SECONDS = 5.0  # a connection that ends so soon after sending may have ended because of it
 PACKET_OVERHEAD_BYTES = 32  # of a PUBLISH besides its topic and payload
 
 _log = logging.getLogger("tablecast.edge")
