@@ -83,12 +83,19 @@ async def linked(
         link.close()
 
 
+async def listening(link: MqttLink, user: User) -> None:
+    """Connected, and its subscriptions hold: the broker answers what was sent after them."""
+    await user.next("connected")
+    link.publish(Publication("t/ready", b""), token=10**6)
+    await user.next("acknowledged")
+
+
 @on_a_loop
 async def test_messages_arrive_with_their_properties_and_are_acknowledged(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         async with linked(broker, "a") as (a, said_to_a), linked(broker, "b", "t/events") as (b, said_to_b):
             await said_to_a.next("connected")
-            await said_to_b.next("connected")
+            await listening(b, said_to_b)
             a.publish(Publication("t/events", b"\x00\xff", "t/replies", b"\x01\x02", 30), token=7)
             assert await said_to_a.next("acknowledged") == (7, SUCCESS)
             got = await said_to_b.next("delivered")
@@ -104,7 +111,7 @@ async def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(tmp_p
         async with linked(broker, "a") as (a, said_to_a):
             await said_to_a.next("connected")
             async with linked(broker, "b", "t/events") as (b, said_to_b):
-                await said_to_b.next("connected")
+                await listening(b, said_to_b)
                 for token, payload in enumerate((b"one", b"two")):
                     a.publish(Publication("t/events", payload), token)
                 first, second = await said_to_b.next("delivered"), await said_to_b.next("delivered")
@@ -120,7 +127,7 @@ async def test_an_acknowledgement_of_an_earlier_connection_reaches_no_other_mess
     with running(tmp_path) as broker:
         async with linked(broker, "a") as (a, said_to_a), linked(broker, "b", "t/events") as (b, said_to_b):
             await said_to_a.next("connected")
-            await said_to_b.next("connected")
+            await listening(b, said_to_b)
             a.publish(Publication("t/events", b"one"))
             late = await said_to_b.next("delivered")
             broker.stop()
@@ -160,8 +167,8 @@ async def test_a_node_does_not_hear_itself(tmp_path: Path) -> None:
             linked(broker, "a", "t/events", no_local=True) as (a, said_to_a),
             linked(broker, "b", "t/events") as (b, said_to_b),
         ):
-            await said_to_a.next("connected")
-            await said_to_b.next("connected")
+            await listening(a, said_to_a)
+            await listening(b, said_to_b)
             a.publish(Publication("t/events", b"mine"))
             assert (await said_to_b.next("delivered")).payload == b"mine"
             b.publish(Publication("t/events", b"yours"))
@@ -192,7 +199,7 @@ async def test_more_publications_than_the_broker_takes_at_a_time_keep_their_orde
     with running(tmp_path, "max_inflight_messages 5") as broker:
         async with linked(broker, "a") as (a, said_to_a), linked(broker, "b", "t/events") as (b, said_to_b):
             await said_to_a.next("connected")
-            await said_to_b.next("connected")
+            await listening(b, said_to_b)
             for token in range(300):
                 a.publish(Publication("t/events", str(token).encode()), token)
             assert [await said_to_a.next("acknowledged") for _ in range(300)] == [(n, SUCCESS) for n in range(300)]
