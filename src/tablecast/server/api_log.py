@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -38,6 +39,7 @@ from tablecast.server.api_topics import LAST_OFFSET, milliseconds
 from tablecast.server.call import Call
 
 CHUNK_BYTES = 1024 * 1024  # sent at a time: large enough to cost little per byte, small enough for many readers
+JOINED_BYTES = 32 * 1024  # pieces below are sent together: copying them costs less than sending each
 _log = logging.getLogger("tablecast.server")
 
 
@@ -174,8 +176,8 @@ class _LogReading:
     def is_done(self) -> bool:
         return self.at >= self.end
 
-    def chunk(self) -> bytes:
-        """The next frames, and the end mark after the last. In a thread."""
+    def chunk(self) -> list[bytes]:
+        """The next frames, and the end mark after the last, as pieces to send. In a thread."""
         frames: list[bytes] = []
         size = 0
         for batch in self._batches():
@@ -186,7 +188,7 @@ class _LogReading:
                 break
         if self.is_done:
             frames.append(encode_end(self.at))
-        return b"".join(frames)
+        return list(_joined(frames))
 
     def _batches(self) -> Iterator[bytes]:
         topic_id = self.topic.topic_id
@@ -199,13 +201,19 @@ class _LogReading:
         yield from stored_batches(self.engine.store, topic_id, self.partition, self.at, self.end)
 
 
-async def _stream(call: Call, reading: _LogReading, chunk: bytes) -> AsyncIterator[bytes]:
+def _joined(parts: list[bytes]) -> Iterator[bytes]:
+    for is_large, some in groupby(parts, lambda part: len(part) >= JOINED_BYTES):
+        yield from some if is_large else (b"".join(some),)
+
+
+async def _stream(call: Call, reading: _LogReading, chunk: list[bytes]) -> AsyncIterator[bytes]:
     name, metrics = reading.topic.full_name, call.services.metrics
     counted = reading.start
     while True:
         metrics.messages_out(name, reading.at - counted)
         counted = reading.at
-        yield chunk
+        for piece in chunk:
+            yield piece
         if reading.is_done:
             return
         try:

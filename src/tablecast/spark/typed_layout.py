@@ -10,7 +10,7 @@ What lies between two values must equal the literal in every row, and each row m
 columns are what a parser would have found. A quoted value ends at the next quote that is not escaped, a bare one at the
 next comma or brace. Fetching bytes from a place of its own for each row is what costs most, and fetching sixty costs as
 little as fetching one: so a `_Window` fetches a column's literal and the beginning of its value at once, and both are
-looked at there, eight bytes at a time. Short numbers are read there too (`typed_numbers`); other values are pairs of
+looked at there, eight bytes at a time. Short numbers and moments are read there too (`typed_numbers`, `typed_moments`); other values are pairs of
 positions that Arrow copies out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
 """
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tablecast.model.schema import Column, TableSchema, TypeName
+from tablecast.spark.typed_moments import BYTES, moments
 from tablecast.spark.typed_numbers import fixed, whole
 
 _QUOTE, _BACKSLASH, _NULL, _END, _TRUE = b'"\\n}t'
@@ -271,6 +272,8 @@ def _quoted(walk: _Walk, window: _Window, column: _Laid) -> pa.Array:
     is_quoted = window.byte(column.place) == _QUOTE
     name, nulls, place = column.type.name, None, column.place + 1
     if is_quoted.all() and name is not TypeName.JSON:
+        if name is TypeName.TIMESTAMP and (moment := _moments(walk, window, column, place)) is not None:
+            return moment
         begins = walk.at + place
         ends = walk.end_of(window, place + _SHORTEST.get(name, 0), walk.quotes)
         walk.at = ends + 1
@@ -286,6 +289,14 @@ def _quoted(walk: _Walk, window: _Window, column: _Laid) -> pa.Array:
     return _cast(found, column.kind)
 
 
+def _moments(walk: _Walk, window: _Window, column: _Laid, place: int) -> pa.Array | None:
+    found = moments([window.word(place + at) for at in range(0, BYTES, _WORD)])
+    if found is None:
+        return None
+    walk.at = walk.at + (found.sizes + place + 1)
+    return pa.Array.from_buffers(column.kind, walk.rows, [None, pa.py_buffer(found.micros)])
+
+
 def _read_there(window: _Window, column: _Laid, place: int, sizes: np.ndarray) -> pa.Array | None:
     """A number that is short enough to be read in the window. None if it must be read another way."""
     name, kind = column.type.name, column.kind
@@ -294,13 +305,21 @@ def _read_there(window: _Window, column: _Laid, place: int, sizes: np.ndarray) -
     words = window.word(place), window.word(place + _WORD)
     if name is not TypeName.DECIMAL:
         numbers = whole(words, sizes)
-        return None if numbers is None else _cast(pa.array(numbers), kind)
+        return None if numbers is None else _narrowed(numbers, kind)
     numbers = fixed(words, sizes, kind.scale)
     if numbers is None or int(numbers.max()) >= 10**kind.precision:
         return None
     wide = np.zeros((len(numbers), 2), np.int64)  # the upper half of a number that is not negative is 0
     wide[:, 0] = numbers
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(wide)])
+
+
+def _narrowed(numbers: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """None of them is negative."""
+    narrow = np.dtype(kind.to_pandas_dtype())
+    if int(numbers.max()) > np.iinfo(narrow).max:
+        raise NotLaidOut
+    return pa.array(numbers.astype(narrow, copy=False))
 
 
 def _some_null(

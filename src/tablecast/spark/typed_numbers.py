@@ -22,7 +22,7 @@ def _each(byte: int) -> np.uint64:
 
 
 _ALL, _FULL = np.uint64(2**64 - 1), np.uint64(64)
-_ZEROS, _HIGH_NIBBLES, _NIBBLES, _SIXES, _SIXTEENS = map(_each, (0x30, 0xF0, 0x0F, 0x06, 0x10))
+ZEROS, _HIGH_NIBBLES, _NIBBLES, _SIXES, _SIXTEENS = map(_each, (0x30, 0xF0, 0x0F, 0x06, 0x10))
 _HUNDRED_MILLIONS = np.uint64(10**8)
 # Neighbours become one number: digits become pairs, pairs fours, fours all eight. Factor, how far apart, what stays.
 _STEPS = [
@@ -81,10 +81,20 @@ def _number(words: Words, sizes: np.ndarray) -> np.ndarray | None:
 
 
 def _eight(word: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
-    """What `sizes` characters in the highest bytes say. In place where it can be: fresh arrays cost as much as the sums."""
+    """What `sizes` characters in the highest bytes say."""
     nibbles = word & _NIBBLES
     wrong = _ALL << ((_WORD - sizes) * _BIT).astype(np.uint64)  # the bytes that must be digits
-    wrong &= _ZEROS
+    wrong &= ZEROS
+    return _summed(word, nibbles, wrong)
+
+
+def eight_digits(word: np.ndarray) -> np.ndarray | None:
+    """What eight characters say."""
+    return _summed(word, word & _NIBBLES, np.full_like(word, ZEROS))
+
+
+def _summed(word: np.ndarray, nibbles: np.ndarray, wrong: np.ndarray) -> np.ndarray | None:
+    """`wrong` begins as the high nibbles that there must be. In place: fresh arrays cost as much as the sums."""
     wrong ^= word & _HIGH_NIBBLES
     wrong |= (nibbles + _SIXES) & _SIXTEENS
     if wrong.any():
