@@ -203,7 +203,8 @@ class _LogReading:
 
 def _joined(parts: list[bytes]) -> Iterator[bytes]:
     for is_large, some in groupby(parts, lambda part: len(part) >= JOINED_BYTES):
-        yield from some if is_large else (b"".join(some),)
+        run = list(some)
+        yield from run if is_large else [b"".join(run)]
 
 
 async def _stream(call: Call, reading: _LogReading, chunk: list[bytes]) -> AsyncIterator[bytes]:

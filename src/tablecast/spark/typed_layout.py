@@ -10,8 +10,9 @@ What lies between two values must equal the literal in every row, and each row m
 columns are what a parser would have found. A quoted value ends at the next quote that is not escaped, a bare one at the
 next comma or brace. Fetching bytes from a place of its own for each row is what costs most, and fetching sixty costs as
 little as fetching one: so a `_Window` fetches a column's literal and the beginning of its value at once, and both are
-looked at there, eight bytes at a time. Short numbers and moments are read there too (`typed_numbers`, `typed_moments`); other values are pairs of
-positions that Arrow copies out as strings and casts. Whatever does not fit raises `NotLaidOut`, and the caller parses.
+looked at there, eight bytes at a time. Short numbers and moments are read there too (`typed_numbers`, `typed_moments`);
+other values are pairs of positions that Arrow copies out as strings and casts. Whatever does not fit raises `NotLaidOut`, and
+the caller parses.
 """
 
 from __future__ import annotations
