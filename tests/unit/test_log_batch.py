@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from tablecast.codec.log import (
     HEAD,
     ID_STEP,
     MESSAGE_SCHEMA,
+    PACK_BYTES,
     LogBatch,
     MessageClass,
     decode_head,
@@ -45,6 +47,13 @@ GOLDEN_ONE = (
     + "9194aa6170702e6f726465727300a466756c6cc0"
     + "5b315d" "7b2261223a317d"
 )  # fmt: skip
+GOLDEN_PACKED = (
+    GOLDEN_HEAD.format(flags="02", classes="0100", count="01000000")
+    + "14000000" "03000000" "0700000000000000"
+    + "0807060504030201" "00000000" "03000000" "00000000" "07000000"
+    + "9194aa6170702e6f726465727300a466756c6cc0"
+    + "5b315d" "70" "7b2261223a317d"
+)  # fmt: skip  # an LZ4 block of seven literals
 GOLDEN_TWO = (
     GOLDEN_HEAD.format(flags="01", classes="0200", count="02000000")
     + "28000000" "03000000" "0700000000000000"
@@ -73,6 +82,28 @@ def test_golden_vectors(made: bytes, text: str) -> None:
         3, 1, 258, 4096, "app.orders", Op.INSERT, 1_640_995_200_000, PayloadMode.FULL,
         b"[1]", b'{"a":1}', None, 5, 0x0102030405060708,
     )  # fmt: skip
+
+
+def test_a_packed_batch_is_the_same_messages() -> None:
+    assert LogBatch(bytes.fromhex(GOLDEN_PACKED)).messages(3, 1) == LogBatch(one()).messages(3, 1)
+
+
+def large() -> bytes:
+    """Large enough to be packed."""
+    payloads = [b'{"id":%d,"status":"paid"}' % number for number in range(PACK_BYTES // 20)]
+    batch = encode_log_batch(
+        [ORDERS], [0] * len(payloads), [b"[1]"] * len(payloads), payloads, list(range(len(payloads)))
+    )
+    assert len(batch) < sum(map(len, payloads)) + 20 * len(payloads)
+    return stamp(batch, **PLACE)
+
+
+def test_only_what_becomes_smaller_is_packed() -> None:
+    noise = Random(1).randbytes(2 * PACK_BYTES)
+    for payload, is_packed in ((bytes(2 * PACK_BYTES), True), (noise, False), (b"x" * (PACK_BYTES - 1), False)):
+        batch = encode_log_batch([ORDERS], [0], [b"[1]"], [payload], [7])
+        assert (len(batch) < len(payload)) == is_packed
+        assert [message.payload for message in LogBatch(batch).messages(3, 1)] == [payload]
 
 
 def test_the_second_class_and_an_empty_key_and_payload() -> None:
@@ -112,6 +143,8 @@ def batches(draw: st.DrawFn) -> tuple[bytes, list[Message]]:
     count = draw(st.integers(1, 12))
     column = st.lists(st.binary(max_size=9), min_size=count, max_size=count)
     keys, payloads = draw(column), draw(column)
+    times = draw(st.sampled_from([1, 1, 8_000]))  # many bytes are packed
+    payloads = [payload * times for payload in payloads]
     class_of = draw(st.lists(st.integers(0, len(table) - 1), min_size=count, max_size=count))
     hashes = draw(st.lists(st.integers(0, 2**64 - 1), min_size=count, max_size=count))
     first_offset = draw(st.integers(0, 2**64 - 1 - count))
@@ -253,7 +286,10 @@ def read_all(data: bytes) -> list[Message]:
     return messages
 
 
-@pytest.mark.parametrize("whole", [one(), two()], ids=["one", "two classes"])
+PACKED = bytes.fromhex(GOLDEN_PACKED)
+
+
+@pytest.mark.parametrize("whole", [one(), two(), PACKED], ids=["one", "two classes", "packed"])
 def test_every_truncation_is_corrupt_data(whole: bytes) -> None:
     for cut in range(len(whole)):
         with pytest.raises(CorruptData):
@@ -265,7 +301,7 @@ def test_every_truncation_is_corrupt_data(whole: bytes) -> None:
 @pytest.mark.parametrize("at", range(HEAD.size))
 def test_every_damaged_byte_of_the_head_is_corrupt_or_harmless(at: int) -> None:
     """Harmless: another place or time for the same messages, never other messages."""
-    for whole in (one(), two()):
+    for whole in (one(), two(), PACKED):
         said = [(m.key, m.payload, m.source_table, m.op, m.user_id, m.content_hash) for m in read_all(whole)]
         for byte in {*(whole[at] ^ 1 << bit for bit in range(8)), 0x00, 0x7F, 0x80, 0xFF} - {whole[at]}:
             try:
@@ -279,14 +315,32 @@ def test_every_damaged_byte_of_the_head_is_corrupt_or_harmless(at: int) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_every_damaged_byte_behind_the_head_is_corrupt_or_another_message(data: st.DataObject) -> None:
-    whole = two()
+    whole = data.draw(st.sampled_from([two(), PACKED]))
     at = data.draw(st.integers(HEAD.size, len(whole) - 1))
     byte = data.draw(st.integers(0, 255))
     try:
         found = read_all(whole[:at] + bytes([byte]) + whole[at + 1 :])
     except CorruptData:
         return
-    assert len(found) == 2
+    assert len(found) == decode_head(whole).count
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_damage_to_packed_payloads_is_corrupt_or_another_message(data: st.DataObject) -> None:
+    whole = large()
+    at = data.draw(st.integers(len(whole) - 2_000, len(whole) - 1))
+    changed = data.draw(st.sampled_from([whole[:at], whole[:at] + b"\xff" + whole[at + 1 :], whole + b"\x00"]))
+    try:
+        found = LogBatch(changed).messages(3, 1)
+    except CorruptData:
+        return
+    assert len(found) == decode_head(whole).count
+
+
+def test_a_head_cannot_ask_for_more_memory_than_its_bytes_can_fill() -> None:
+    with pytest.raises(CorruptData, match="cannot hold"):
+        LogBatch(patched(PACKED, 56, "<Q", 2**40))
 
 
 @given(st.binary(max_size=200))
@@ -309,7 +363,7 @@ def patched(whole: bytes, at: int, layout: str, value: int) -> bytes:
     ("at", "layout", "value"),
     [
         (0, "B", 2),
-        (1, "B", 3),  # a flag of the future
+        (1, "B", 5),  # a flag of the future
         (2, "<H", 0),
         (2, "<H", 1),  # fewer classes than the table has
         (4, "<I", 0),

@@ -4,7 +4,7 @@ Stored value (family LOG, key: topic id, partition, first offset). Little-endian
 columns, so that hashes, keys and payloads become Arrow arrays without a copy:
 
     0   u8   format version, 1
-    1   u8   flags: 1 = there is a class column
+    1   u8   flags: 1 = there is a class column, 2 = the payloads are packed
     2   u16  number of classes
     4   u32  number of messages, n >= 1
     8   u64  first offset (as in the key)
@@ -20,7 +20,10 @@ columns, so that hashes, keys and payloads become Arrow arrays without a copy:
         u32 x (n + 1)  likewise for payloads
         u16 x n        each message's class, if flagged; else all are class 0
         class table: MessagePack array of [source table, op, payload mode, user id or nil]
-        keys, payloads
+        keys, payloads; packed ones are one LZ4 block of all payload bytes
+
+Large batches are packed when they are made. The store, whoever passes them on, and the network then move a quarter of the bytes,
+and they are unpacked once, by whoever reads messages.
 
 A class is what messages share: most commits have one. Everything a commit assigns (offset, commit number, time, ids,
 position) is in the fixed head, so a batch encoded elsewhere is finished by patching 40 bytes.
@@ -52,9 +55,13 @@ HEAD = struct.Struct("<BBHIQQQQQIIQ")
 _STAMP = struct.Struct("<QQQQQ")
 _STAMP_AT = 8
 _HAS_CLASSES = 1
+_PACKED = 2
+PACK_BYTES = 32 * 2**10  # payload bytes of a batch from which on packing pays
+_MOST_UNPACKED = 256  # bytes that LZ4 makes of one, at most
 _MAX_U64 = 2**64 - 1
 _MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999: what a TIMESTAMP can hold
 _FEW = 64  # up to here a plain list is checked faster than numpy is called
+_lz4 = pa.Codec("lz4_raw")
 _classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
 
 
@@ -129,17 +136,27 @@ def encode_log_batch(
 ) -> bytes:
     """The batch at its place in the log; without one it still lacks what its commit assigns: see `stamp`."""
     table = msgspec.msgpack.encode([(c.source_table, int(c.op), c.payload_mode.value, c.user_id) for c in classes])
-    flags = _HAS_CLASSES if len(classes) > 1 else 0
+    has_classes = len(classes) > 1
     key_starts = array("I", accumulate(map(len, keys), initial=0))
     payload_starts = array("I", accumulate(map(len, payloads), initial=0))
+    packed, bodies = _packed(payloads, payload_starts[-1])
     head = HEAD.pack(
-        LOG_FORMAT, flags, len(classes), len(keys), *place, len(table), key_starts[-1], payload_starts[-1]
+        LOG_FORMAT, _HAS_CLASSES * has_classes | packed, len(classes), len(keys), *place, len(table), key_starts[-1],
+        payload_starts[-1],
     )  # fmt: skip
     columns = [head, array("Q", hashes).tobytes(), key_starts.tobytes(), payload_starts.tobytes()]
-    if flags:
+    if has_classes:
         columns.append(array("H", class_of).tobytes())
     # One join: a copy of all payloads on the way would cost as much as the rest.
-    return b"".join((*columns, table, *keys, *payloads))
+    return b"".join((*columns, table, *keys, *bodies))
+
+
+def _packed(payloads: Sequence[bytes | memoryview], size: int) -> tuple[int, Sequence[bytes | memoryview]]:
+    """The flag, and what to store. What does not become smaller by a quarter at least stays as it is."""
+    if size < PACK_BYTES:
+        return 0, payloads
+    packed = _lz4.compress(b"".join(payloads), asbytes=True)
+    return (_PACKED, [packed]) if len(packed) * 4 <= size * 3 else (0, payloads)
 
 
 def encode_log_columns(
@@ -154,10 +171,11 @@ def encode_log_columns(
     key_starts, keys = _starts_and_data([piece[0] for piece in pieces])
     payload_starts, payloads = _starts_and_data([piece[1] for piece in pieces])
     count, sizes = len(key_starts) - 1, (len(table), int(key_starts[-1]), int(payload_starts[-1]))
-    head = HEAD.pack(LOG_FORMAT, 0, 1, count, *place, *sizes)
+    packed, bodies = _packed(payloads, sizes[-1])
+    head = HEAD.pack(LOG_FORMAT, packed, 1, count, *place, *sizes)
     hashes = np.concatenate([piece[2] for piece in pieces]).astype("<u8", copy=False)
     columns = (hashes.tobytes(), key_starts.tobytes(), payload_starts.tobytes())
-    return b"".join((head, *columns, table, *keys, *payloads))
+    return b"".join((head, *columns, table, *keys, *bodies))
 
 
 def _starts_and_data(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[memoryview]]:
@@ -183,7 +201,7 @@ def decode_head(data: bytes) -> Head:
     head = Head._make(HEAD.unpack_from(data))
     if head.version != LOG_FORMAT:
         raise CorruptData(f"a log batch has format {head.version}; this tablecast reads {LOG_FORMAT}")
-    if head.flags & ~_HAS_CLASSES or head.count < 1 or head.classes < 1:
+    if head.flags & ~(_HAS_CLASSES | _PACKED) or head.count < 1 or head.classes < 1:
         raise CorruptData(
             f"the head of the log batch at offset {head.first_offset} is not one: "
             f"flags {head.flags:#x}, {head.count} messages, {head.classes} classes"
@@ -207,6 +225,19 @@ def _decode_classes(table: bytes | memoryview, count: int) -> list[MessageClass]
         raise CorruptData(f"the class table of a log batch does not decode: {e}") from e
 
 
+def _unpacked(data: bytes, at: int, head: Head) -> bytes:
+    """Into bytes: whatever slices messages out of them is quickest with these."""
+    if head.payload_bytes > _MOST_UNPACKED * (len(data) - at):
+        raise CorruptData(f"the log batch at offset {head.first_offset} cannot hold as much as its head says")
+    try:
+        found: bytes = _lz4.decompress(memoryview(data)[at:], head.payload_bytes, asbytes=True)
+    except (OSError, ValueError) as e:
+        raise CorruptData(f"the payloads of the log batch at offset {head.first_offset} do not unpack: {e}") from e
+    if len(found) != head.payload_bytes:
+        raise CorruptData(f"the log batch at offset {head.first_offset} does not hold what its head says")
+    return found
+
+
 def _ascend(starts: memoryview, total: int) -> bool:
     """Whether a column of positions goes from 0 to `total` and never back: Arrow would follow it anywhere."""
     if starts[0] != 0 or starts[-1] != total:
@@ -219,7 +250,7 @@ def _ascend(starts: memoryview, total: int) -> bool:
 
 
 class LogBatch:
-    """A decoded batch. Its columns are views of the stored bytes."""
+    """A decoded batch. Its columns are views of the stored bytes, but for payloads that were packed."""
 
     __slots__ = (
         "_class_of",
@@ -227,6 +258,7 @@ class LogBatch:
         "_hashes",
         "_key_starts",
         "_keys_at",
+        "_payload_data",
         "_payload_starts",
         "_payloads_at",
         "_table",
@@ -243,7 +275,10 @@ class LogBatch:
         table_at = classes_at + (2 * n if head.flags & _HAS_CLASSES else 0)
         self._keys_at = table_at + head.class_bytes
         self._payloads_at = self._keys_at + head.key_bytes
-        if len(data) != self._payloads_at + head.payload_bytes:
+        self._payload_data = data
+        if head.flags & _PACKED:
+            self._payload_data, self._payloads_at = _unpacked(data, self._payloads_at, head), 0
+        elif len(data) != self._payloads_at + head.payload_bytes:
             raise CorruptData(
                 f"the log batch at offset {head.first_offset} has {len(data)} bytes, not what its head says"
             )
@@ -262,14 +297,15 @@ class LogBatch:
 
     @property
     def size(self) -> int:
-        return len(self._data)
+        """Bytes in memory."""
+        return len(self._data) + (0 if self._payload_data is self._data else len(self._payload_data))
 
     def classes(self) -> list[MessageClass]:
         return _decode_classes(self._table, self.head.classes)
 
     def messages(self, topic_id: int, partition: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """Messages number start to stop of this batch (0 is the first)."""
-        head, data, classes = self.head, self._data, self.classes()
+        head, data, payload_data, classes = self.head, self._data, self._payload_data, self.classes()
         stop = head.count if stop is None else min(stop, head.count)
         if start >= stop:
             return []
@@ -289,7 +325,7 @@ class LogBatch:
         return [
             Message(
                 topic_id, partition, offset, message_id, source, op, ts_ms, mode, data[key:key_end],
-                data[payload:payload_end], user_id, seq, content_hash,
+                payload_data[payload:payload_end], user_id, seq, content_hash,
             )
             for offset, message_id, (source, op, mode, user_id), (key, key_end), (payload, payload_end), content_hash
             in columns
@@ -304,7 +340,7 @@ class LogBatch:
             np.frombuffer(starts, np.uint32)[start : stop + 1] for starts in (self._key_starts, self._payload_starts)
         )
         new_head = HEAD.pack(
-            head.version, head.flags, head.classes, stop - start, head.first_offset + start, head.seq, head.ts_ms,
+            head.version, head.flags & ~_PACKED, head.classes, stop - start, head.first_offset + start, head.seq, head.ts_ms,
             head.first_id + start * ID_STEP, head.bytes_before, head.class_bytes, int(keys[-1] - keys[0]),
             int(payloads[-1] - payloads[0]),
         )  # fmt: skip
@@ -313,11 +349,10 @@ class LogBatch:
         ]  # fmt: skip
         if self._class_of is not None:
             columns.append(self._class_of[start:stop].tobytes())
-        view = memoryview(self._data)
         columns += (
             self._table,
-            view[self._keys_at + int(keys[0]) : self._keys_at + int(keys[-1])],
-            view[self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])],
+            memoryview(self._data)[self._keys_at + int(keys[0]) : self._keys_at + int(keys[-1])],
+            memoryview(self._payload_data)[self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])],
         )
         return b"".join(columns)
 
@@ -327,14 +362,14 @@ class LogBatch:
         return pa.Array.from_buffers(_U64, self.head.count, [None, pa.py_buffer(self._hashes)])
 
     def key_array(self) -> pa.Array:
-        return self._binary(self._key_starts, self._keys_at, self.head.key_bytes)
+        return self._binary(self._key_starts, self._data, self._keys_at, self.head.key_bytes)
 
     def payload_array(self) -> pa.Array:
-        return self._binary(self._payload_starts, self._payloads_at, self.head.payload_bytes)
+        return self._binary(self._payload_starts, self._payload_data, self._payloads_at, self.head.payload_bytes)
 
-    def _binary(self, starts: memoryview, at: int, size: int) -> pa.Array:
-        data = pa.py_buffer(memoryview(self._data)[at : at + size])
-        return pa.Array.from_buffers(pa.binary(), self.head.count, [None, pa.py_buffer(starts), data])
+    def _binary(self, starts: memoryview, data: bytes, at: int, size: int) -> pa.Array:
+        values = pa.py_buffer(memoryview(data)[at : at + size])
+        return pa.Array.from_buffers(pa.binary(), self.head.count, [None, pa.py_buffer(starts), values])
 
     def class_numbers(self) -> np.ndarray | None:
         """Each message's class, or None: all are class 0."""
