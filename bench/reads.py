@@ -16,7 +16,7 @@ from tablecast.storage import rocks
 from tablecast.storage.base import Family
 
 LOOKUPS = 2000
-CACHE_BYTES = 128 * 2**20
+CACHE_BYTES = 64 * 2**20  # as ours
 
 
 def topic_as_arrow(path: Path, rounds: int, messages: int, batch: int = 1000) -> Iterator[Comparison]:
