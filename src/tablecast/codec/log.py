@@ -352,7 +352,9 @@ class LogBatch:
         columns += (
             self._table,
             memoryview(self._data)[self._keys_at + int(keys[0]) : self._keys_at + int(keys[-1])],
-            memoryview(self._payload_data)[self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])],
+            memoryview(self._payload_data)[
+                self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])
+            ],
         )
         return b"".join(columns)
 
