@@ -30,7 +30,7 @@ CREATE NAMESPACE app;
 CREATE TABLE app.orders (id BIGINT PRIMARY KEY, amount DECIMAL(12,2));
 CREATE TOPIC app.order_events;
 ALTER TOPIC app.order_events ADD SOURCE app.orders ON INSERT WHERE amount > 10;
-INSERT INTO app.orders VALUES (7, 12.5);
+INSERT INTO app.orders VALUES (7, 12.5), (1000000, 1);
 """
 
 

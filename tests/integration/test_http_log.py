@@ -6,8 +6,10 @@ import http.client
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
+from secrets import token_bytes
 from typing import Any
 
 import msgspec
@@ -231,9 +233,9 @@ def test_a_reader_that_stops_reading_holds_the_server_and_not_its_memory(
     filled: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server reads no further than the sockets take; when the reader goes away, it stops."""
-    filled.post("/tables/t/rows", [{"id": 10_000 + i, "v": "y" * 100_000} for i in range(90)])
-    for part in range(1, 9):
-        filled.post("/tables/t/rows", [{"id": 10_000 + 100 * part + i, "v": "y" * 100_000} for i in range(90)])
+    for part in range(9):  # of noise, which cannot be packed well
+        rows = [{"id": 10_000 + 100 * part + i, "v": b64encode(token_bytes(75_000)).decode()} for i in range(90)]
+        filled.post("/tables/t/rows", rows)
     monkeypatch.setattr(api_log, "CHUNK_BYTES", 64 * 1024)
     chunks, finished = [], threading.Event()
     inner = api_log._LogReading.chunk

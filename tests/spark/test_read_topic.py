@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -273,7 +274,8 @@ def test_a_server_that_restarts_while_it_is_read_from(spark: SparkSession, tmp_p
     shop.sql("CREATE NAMESPACE app")
     shop.topic("long")
     for first in range(0, 8000, 1000):
-        shop.insert("long", first, 1000, "x" * 900)
+        values = ", ".join(f"({i}, '{token_hex(450)}')" for i in range(first, first + 1000))
+        shop.sql(f"INSERT INTO app.long VALUES {values}")
 
     def restart() -> int:
         servers[0].kill()

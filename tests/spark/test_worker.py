@@ -16,7 +16,7 @@ from tablecast.spark.worker import settle
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(50):
-        made = [np.ones(16_384) for _ in range(20)]
+        made = [np.ones(131_072) for _ in range(20)]
         del made
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
