@@ -24,6 +24,7 @@ from bench.soak.tally import Buckets, Coverage, quantile_ms
 from bench.soak.writer import writer
 
 START_RATE = 200.0  # writes per second of the ramp's first step
+YARDSTICK = 2_000_000
 GROWTH = 1.4
 MAX_RATE = 20_000.0  # beyond what one writing process does
 STEP_SECONDS = 10.0
@@ -123,14 +124,17 @@ class Course:
 
     def sample(self, seconds: float, minute: float) -> dict[str, Any]:
         """One interval of the held load, as it goes into the report."""
-        before, began = self.board.written.value, time.monotonic()
+        before, cpu, began = self.board.written.value, cpu_seconds(self._pid), time.monotonic()
         self._interval = Interval()
         self.listen(seconds)
+        written = self.board.written.value - before
         commit = self._interval.quantiles("commit")
         return {
             "minute": round(minute, 2),
-            "rate": (self.board.written.value - before) / (time.monotonic() - began),
+            "rate": written / (time.monotonic() - began),
             "rss_mb": resident_mb(self._pid),
+            "cpu_us": (cpu_seconds(self._pid) - cpu) / max(written, 1) * 1e6,
+            "yardstick_ms": yardstick_ms(),
             "commit_p50": commit["p50"],
             "commit_p99": commit["p99"],
             "delivery": {name: self._interval.quantiles(name) for name in readers.READERS},
@@ -146,6 +150,18 @@ class Course:
         while len(self.finals) < len(readers.READERS) + 1 and time.monotonic() < until:
             self.listen(0.5)
         return self.finals
+
+
+def cpu_seconds(pid: int) -> float:
+    times = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def yardstick_ms() -> float:
+    """Processor time of a fixed sum. If that rises, the machine has become slower, and not the server."""
+    began = time.thread_time()
+    sum(range(YARDSTICK))
+    return (time.thread_time() - began) * 1e3
 
 
 def resident_mb(pid: int) -> float:

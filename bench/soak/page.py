@@ -111,12 +111,26 @@ def _flatness(run: dict[str, Any]) -> str:
 
 def _course(run: dict[str, Any]) -> str:
     readers = list(run["readers"])
-    heads = ["minute", "writes/s", "MB", "commit p50", "p99", *(f"{name} p50" for name in readers)]
+    heads = [
+        "minute",
+        "writes/s",
+        "MB",
+        "CPU µs/write",
+        "yardstick",
+        "commit p50",
+        "p99",
+        *(f"{name} p50" for name in readers),
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|" + "--:|" * len(heads)]
     for each in run["samples"]:
         figures = [
-            f"{each['minute']:.1f}", f"{each['rate']:,.0f}", f"{each['rss_mb']:,.0f}", number(each["commit_p50"]),
+            f"{each['minute']:.1f}", f"{each['rate']:,.0f}", f"{each['rss_mb']:,.0f}", f"{each['cpu_us']:,.0f}",
+            number(each["yardstick_ms"]), number(each["commit_p50"]),
             number(each["commit_p99"]), *(number(each["delivery"][name]["p50"]) for name in readers),
         ]  # fmt: skip
         lines.append("| " + " | ".join(figures) + " |")
-    return "\n".join([*lines, "", "Times in ms."])
+    told = (
+        "Times in ms, but for the server's processor time per write. The yardstick is the processor time of a fixed sum: where it "
+        "rises, the machine has become slower."
+    )
+    return "\n".join([*lines, "", told])

@@ -83,7 +83,14 @@ def test_a_step_is_flat_exactly_within_ratio_or_slack(before: float, rise: float
 
 def soak(**group: Any) -> dict[str, Any]:
     covered = {"expected": 100_000, "distinct": 100_000, "received": 100_000, "percent": 100.0, "duplication": 1.0}
-    sample = {"rate": 500.0, "rss_mb": 300.0, "commit_p50": 2.0, "commit_p99": 9.0}
+    sample = {
+        "rate": 500.0,
+        "rss_mb": 300.0,
+        "cpu_us": 900.0,
+        "yardstick_ms": 20.0,
+        "commit_p50": 2.0,
+        "commit_p99": 9.0,
+    }
     return {
         "minutes": 30.0, "maximum": 1000.0, "rate": 500.0, "measured": "2026-01-02", "readers": {"group": "four consumers"},
         "hardware": {
