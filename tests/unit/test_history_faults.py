@@ -419,5 +419,15 @@ def test_a_planted_fault_is_found_and_named(
     assert expected <= report.kinds() <= expected | also, report.table()
 
 
+def test_a_copy_is_named_where_its_commit_has_a_write_that_the_topic_did_not_ask_for() -> None:
+    """It is not that write's message with wrong content: nothing of the commit lacks a message."""
+    unasked_then_asked = many(Change("insert", ORDERS, 5, 0), Change("update", ORDERS, 5, 51))
+    history = history_of([unasked_then_asked])
+    world = World(history, lambda _: next(m for m in world.logs[LARGE] if m.key == '["5"]'))
+    a_write_is_on_the_topic_twice(world)
+    report = check(world.history(), routes=ROUTES)
+    assert report.kinds() == {Kind.DUPLICATED}, report.table()
+
+
 def test_every_kind_of_problem_is_planted() -> None:
     assert set().union(*(fault.values[1] for fault in faults)) == set(Kind)

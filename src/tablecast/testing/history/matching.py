@@ -123,7 +123,10 @@ class Matching:
 
     def _miswritten(self, i: int) -> Write | None:
         message = self._messages[i]
-        left = self._free(self._of_commit(message))
+        of_commit = self._of_commit(message)
+        left = self._free(of_commit)
+        if not any(map(self._asks, left)) and any(tells_of(message, write) for write in of_commit):
+            return None  # nothing is missing, and it says what another message says: a copy
         write = min(left, key=lambda w: (not self._asks(w), not same_op(message, w)), default=None)
         if write is not None:
             said = bytes(message.payload)
@@ -160,11 +163,12 @@ class Matching:
     # --- what nobody wrote ----------------------------------------------------------------------------------
 
     def _is_copy(self, message: Seen) -> bool:
-        """All writes of the row in this commit have their messages; this is one more."""
+        """All writes of the row in this commit that the topic asked for have their messages; this is one more."""
         of_commit = self._of_commit(message)
         if of_commit:
             self.copies += 1
-            self._add(Kind.DUPLICATED, f"{message} is another message of {of_commit[0]}")
+            write = next((write for write in of_commit if tells_of(message, write)), of_commit[0])
+            self._add(Kind.DUPLICATED, f"{message} is another message of {write}")
         return bool(of_commit)
 
     def _explain(self, i: int, message: Seen) -> None:
