@@ -169,6 +169,10 @@ class PendingCommit:
             self._write_rows(run, values)
         for family, key, value in decision.records + dedup_records + told.records:
             self._put(family, key, value)
+        for family, many, stored in decision.bulk:
+            self._batch.put_many(family, many, stored)
+            self._overlay[family].update(zip(many, stored, strict=True))
+            self._dirty = True
         for family, start, end in decision.ranges:
             self._batch.delete_range(family, start, end)
             self._dirty = True

@@ -20,6 +20,7 @@ from tablecast.model.change import ChangeRun
 from tablecast.storage.base import Family
 
 Record = tuple[Family, bytes, bytes | None]  # None removes the key
+Records = tuple[Family, list[bytes], list[bytes]]  # many of one family: keys, values
 Sums = dict[tuple[int, int], Sum]  # (table, bucket) -> by how much its sum changes
 
 
@@ -99,6 +100,7 @@ class Decision:
     letters: list[Append] = field(default_factory=list)  # dead letters, and what is sent back: never a repeat
     expired: dict[bytes, bytes] = field(default_factory=dict)  # rows whose time is over, with their keys: they go
     records: list[Record] = field(default_factory=list)
+    bulk: list[Records] = field(default_factory=list)  # likewise
     ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     catalog: Catalog | None = None
     log_starts: dict[tuple[int, int], LogStart] = field(default_factory=dict)

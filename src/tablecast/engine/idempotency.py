@@ -136,13 +136,22 @@ def recall(view: View, user: str, key: str, fingerprint: bytes) -> Known | None:
 
 
 def idempotency_key(user: str, key: str) -> bytes:
+    return idempotency_keys(user, (key,))[0]
+
+
+def idempotency_keys(user: str, given: Sequence[str]) -> list[bytes]:
+    prefix = b"i" + keys.encode_text(user)
+    return [prefix + _checked(key) for key in given]
+
+
+def _checked(key: str) -> bytes:
     try:
-        owner, encoded = keys.encode_text(user), key.encode()
+        encoded = key.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(f"idempotency key {key!r} holds a lone surrogate, which is not Unicode text") from None
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest(f"an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
-    return b"i" + owner + encoded
+    return encoded
 
 
 def encode_remembered(remembered: Remembered) -> bytes:

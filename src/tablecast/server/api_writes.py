@@ -7,6 +7,7 @@ result or error. This is what a client sends that carries the writes of many cal
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import StalePlan
+from tablecast.engine.rows import Written
 from tablecast.errors import InvalidRequest, TablecastError
 from tablecast.server.answers import ColumnOut, accepted, answer, arrow_stream, check_rows, result_out
 from tablecast.server.api_rows import qualified
@@ -82,12 +84,61 @@ _decoder = Decoder(WritesRequest)
 
 async def write_many(call: Call) -> Response:
     request, media_type = await call.decoded(_decoder)
-    from_json = media_type == JSON
-    begun = [await _begun(call, write, from_json) for write in request.writes]
-    results = [await _ended(call, write, from_json, one) for write, one in zip(request.writes, begun, strict=True)]
+    results = await _results(call, request.writes, media_type == JSON)
     if accepted(call.headers) == MSGPACK:
-        return answer(WritesPacked([_packed(result) for result in results]), MSGPACK)
+        packed = {id(result): _packed(result) for result in results}  # many may share one
+        return answer(WritesPacked([packed[id(result)] for result in results]), MSGPACK)
     return answer(WritesAnswer([_out(result) for result in results]), JSON)
+
+
+async def _results(call: Call, writes: Sequence[WriteIn], from_json: bool) -> list[Result | TablecastError]:
+    """All are handed to the writer before any of them is waited for."""
+    together = {} if from_json else await _begun_together(call, writes)
+    in_them = {at for places in together for at in places}
+    begun = {at: await _begun(call, write, from_json) for at, write in enumerate(writes) if at not in in_them}
+    found: dict[int, Result | TablecastError] = {}
+    for places, written in together.items():
+        found |= await _ended_together(call, writes, places, written)
+    for at, one in begun.items():
+        found[at] = await _ended(call, writes[at], from_json, one)
+    return [found[at] for at in range(len(writes))]
+
+
+# --- alike: the same INSERT of one row, as when many callers of a client do the same -----------------------------
+
+Places = tuple[int, ...]  # where among the writes of the request
+
+
+async def _begun_together(call: Call, writes: Sequence[WriteIn]) -> dict[Places, asyncio.Future[Written]]:
+    alike: dict[tuple[str, str], list[int]] = {}
+    for at, write in enumerate(writes):
+        if write.sql is not None and write.table is None and write.rows is None and write.idempotency_key is not None:
+            alike.setdefault((write.namespace, write.sql), []).append(at)
+    begun: dict[Places, asyncio.Future[Written]] = {}
+    for (namespace, sql), places in alike.items():
+        if len(places) > 1 and len(sql) <= call.services.settings.max_sql_bytes:
+            session = await call.session(namespace)
+            given = [(writes[at].params, writes[at].idempotency_key) for at in places]
+            try:
+                written = session.started_each(sql, [params for params, _ in given], [key or "" for _, key in given])
+            except TablecastError:
+                continue  # each is told by itself
+            if written is not None:
+                begun[tuple(places)] = written
+    return begun
+
+
+async def _ended_together(
+    call: Call, writes: Sequence[WriteIn], places: Places, written: asyncio.Future[Written]
+) -> dict[int, Result | TablecastError]:
+    try:
+        done = await written
+    except TablecastError:  # what it is for each, is found for each: nothing has happened
+        return {at: await _attempt(call, writes[at], from_json=False) for at in places}
+    return dict.fromkeys(places, Result.of_write(done.count, f"INSERT {done.count}", done.seq))
+
+
+# --- each by itself ----------------------------------------------------------------------------------------------
 
 
 async def _begun(call: Call, write: WriteIn, from_json: bool) -> Begun:

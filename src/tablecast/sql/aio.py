@@ -156,6 +156,17 @@ class AsyncSession:
             return None
         return Started(self._loop.completions.submit(submitted.command), submitted.result)
 
+    def started_each(
+        self, sql: str, params_of_each: Sequence[Sequence[Any]], idempotency_keys: Sequence[str]
+    ) -> asyncio.Future[Written] | None:
+        """Many requests with the same INSERT of one row, handed over as one; each was written as the answer says.
+
+        None, or StalePlan while it is waited for: nothing has happened, and each takes `execute`.
+        """
+        self._engine.check_open()
+        command = self._session._submitted_each(sql, params_of_each, idempotency_keys)
+        return None if command is None else self._loop.completions.submit(command)
+
     def started_rows(
         self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, idempotency_key: str | None
     ) -> Started | None:

@@ -45,18 +45,29 @@ class InsertPlan:
         return self.write(context, params).run(context)
 
     def write(self, context: Context, params: Sequence[Any]) -> Write:
-        schema = self.table.schema
-        require_write(context.actor, schema)
+        require_write(context.actor, self.table.schema)
         values = context.values()
-        given = (params,) if self.direct else self.cells(params, values, context)
+        rows = self._rows((params,) if self.direct else self.cells(params, values, context), values)
+        resolve = None if self.conflict is None else self.conflict(params, values)
+        return Write(insert_rows(context, self.table, rows, resolve, self.projection is not None), self._result)
+
+    @property
+    def is_plain(self) -> bool:
+        """It inserts the one row that its parameters are, or fails, and shows nothing of it."""
+        return self.direct and self.conflict is None and self.projection is None
+
+    def write_each(self, context: Context, params_of_each: Sequence[Sequence[Any]]) -> InsertRows:
+        """Many executions of a plain one at a time: their rows, in order."""
+        require_write(context.actor, self.table.schema)
+        return insert_rows(context, self.table, self._rows(params_of_each, context.values()), None, False)
+
+    def _rows(self, given: Sequence[Sequence[Any]], values: StatementValues) -> list[Row]:
         build = self.build
         try:
-            rows = [build(cells, values) for cells in given]
+            return [build(cells, values) for cells in given]
         except ValueError:
             self._explain_width(given)
             raise
-        resolve = None if self.conflict is None else self.conflict(params, values)
-        return Write(insert_rows(context, self.table, rows, resolve, self.projection is not None), self._result)
 
     def _result(self, written: Written) -> Result:
         return write_result("INSERT", written, self.projection)

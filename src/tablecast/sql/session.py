@@ -22,6 +22,7 @@ from tablecast.engine.decision import StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import LetGo, Settle
 from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
+from tablecast.engine.once_each import FINGERPRINT_BYTES, OnceEach
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, TransactionState
@@ -205,25 +206,47 @@ class Session:
 
     # --- writes of callers that wait without a thread ---
 
-    def _submitted(self, sql: str, params: Sequence[Any], idempotency_key: str | None = None) -> Submitted | None:
-        """The command of a single INSERT that is planned already, reads nothing and is no repeat; else None."""
+    def _prepared_insert(self, sql: str) -> tuple[Prepared, InsertPlan] | None:
+        """An INSERT that is planned already and reads nothing."""
         prepared = self._plans.get(sql)
         if (
             prepared is None
             or prepared.catalog is not self._engine.catalog
-            or prepared.parameters != len(params)
             or self._transaction is not None
             or not isinstance(prepared.plan, InsertPlan)
             or prepared.plan.reads
         ):
             return None
+        return prepared, prepared.plan
+
+    def _submitted_each(
+        self, sql: str, params_of_each: Sequence[Sequence[Any]], idempotency_keys: Sequence[str]
+    ) -> OnceEach | None:
+        """The command of many requests with the same INSERT of one row; None if any of them takes a look of its own."""
+        found = self._prepared_insert(sql)
+        if found is None or not found[1].is_plain:
+            return None
+        asked = self._asked_for(sql)
+        try:
+            insert = found[1].write_each(self._autocommit, params_of_each)
+            fingerprints = [_fingerprint(asked, params) for params in params_of_each]
+        except (TablecastError, ValueError):
+            return None  # one of them is wrong: which one, and how, is found one by one
+        return OnceEach(self.actor.user_id, idempotency_keys, fingerprints, insert)
+
+    def _submitted(self, sql: str, params: Sequence[Any], idempotency_key: str | None = None) -> Submitted | None:
+        """The command of a single INSERT that is planned already, reads nothing and is no repeat; else None."""
+        found = self._prepared_insert(sql)
+        if found is None or found[0].parameters != len(params):
+            return None
+        prepared, insert = found
         context = self._autocommit
         if idempotency_key is not None:
             if may_be_known(self._engine.store, self.actor.user_id, idempotency_key):
                 return None
             context = self._context((idempotency_key, self._fingerprint(sql, params)))
         try:
-            return prepared.plan.write(context, params).submitted(context)
+            return insert.write(context, params).submitted(context)
         except PermissionDenied as error:
             raise self._denied(error, prepared.statement) from None
 
@@ -251,13 +274,10 @@ class Session:
 
     def _fingerprint(self, text: str, params: Any) -> bytes:
         """What a request asks for: the same key with another fingerprint is a mistake."""
-        said = blake2b(digest_size=16)
-        said.update(f"{self.actor.user_id}\x00{text}\x00".encode())
-        try:
-            said.update(msgspec.msgpack.encode(params, enc_hook=repr))
-        except OverflowError:  # an integer beyond 64 bits, which a DECIMAL takes
-            said.update(repr(params).encode())
-        return said.digest()
+        return _fingerprint(self._asked_for(text), params)
+
+    def _asked_for(self, text: str) -> blake2b:
+        return blake2b(f"{self.actor.user_id}\x00{text}\x00".encode(), digest_size=FINGERPRINT_BYTES)
 
     # --- transactions ---
 
@@ -516,6 +536,18 @@ class Session:
         self._engine.check_open()
         self._may_consume(topic)
         return self._engine.release(self.topic(topic), group, consumer)
+
+
+_parameters = msgspec.msgpack.Encoder(enc_hook=repr)
+
+
+def _fingerprint(asked: blake2b, params: Any) -> bytes:
+    said = asked.copy()
+    try:
+        said.update(_parameters.encode(params))
+    except OverflowError:  # an integer beyond 64 bits, which a DECIMAL takes
+        said.update(repr(params).encode())
+    return said.digest()
 
 
 def _plain(rows: Any) -> Any:
