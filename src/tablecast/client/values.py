@@ -120,16 +120,16 @@ def from_extension(code: int, data: memoryview) -> Any:
     if read is None:
         raise InvalidRequest(f"MessagePack extension {code} is unknown: 1 to {max(_READERS)} are used here")
     try:
-        return read(bytes(data))
+        return read(data)
     except (ValueError, InvalidOperation) as e:
         raise InvalidRequest(f"MessagePack extension {code} holds {bytes(data)[:60]!r}: {e}") from e
 
 
-_READERS: dict[int, Callable[[bytes], Any]] = {
-    DECIMAL: lambda data: Decimal(data.decode("ascii")),
-    DATETIME: lambda data: datetime.fromisoformat(data.decode("ascii")),
-    DATE: lambda data: date.fromisoformat(data.decode("ascii")),
-    TIME: lambda data: time.fromisoformat(data.decode("ascii")),
-    UUID_BYTES: lambda data: UUID(bytes=data),
-    BIG_INT: lambda data: int(data.decode("ascii")),
+_READERS: dict[int, Callable[[memoryview], Any]] = {
+    DECIMAL: lambda data: Decimal(str(data, "ascii")),
+    DATETIME: lambda data: datetime.fromisoformat(str(data, "ascii")),
+    DATE: lambda data: date.fromisoformat(str(data, "ascii")),
+    TIME: lambda data: time.fromisoformat(str(data, "ascii")),
+    UUID_BYTES: lambda data: UUID(bytes=bytes(data)),
+    BIG_INT: lambda data: int(str(data, "ascii")),
 }

@@ -57,6 +57,7 @@ from tablecast.sql.waiting import Waiting
 
 THREADS = 32  # statements under way at once; more wait in the pool's queue
 FEW_ROWS = 100  # written from the event loop itself: about a millisecond at most
+MANY_ROWS = 10_000  # beyond, planned in the pool: up to there, in the one thread that is there for it
 FEW_MESSAGES = 100  # likewise read
 FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 
@@ -75,15 +76,28 @@ class Loop:
         self.engine = engine
         self.waits = waits  # whether a full write queue makes a task wait; else it raises Overloaded
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
+        # Building rows is computation under the interpreter lock: several threads of it fight for the lock with each other
+        # and with the writer (measured: a quarter more processor time for the same rows).
+        self.planner = ThreadPoolExecutor(1, thread_name_prefix="tablecast-plan")
         self.completions = Completions(engine, loop)
         self.waiting = Waiting(engine, loop)
         self.live = LiveQueries(engine)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._run_in(self.pool, functools.partial(function, *args, **kwargs))
+
+    async def plan(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `call`, for what is all computation and not much of it."""
+        return await self._run_in(self.planner, functools.partial(function, *args, **kwargs))
+
+    async def _run_in(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:
         self.engine.check_open()
-        loop = asyncio.get_running_loop()
         context = copy_context()  # the audit log names the request that the thread works for
-        return await loop.run_in_executor(self.pool, functools.partial(context.run, function, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(pool, context.run, call)
+
+    def shutdown(self) -> None:
+        self.pool.shutdown()
+        self.planner.shutdown()
 
     async def commit(self, command: Command) -> Any:
         """The command's answer, once it is durable."""
@@ -201,7 +215,8 @@ class AsyncSession:
         if _is_small(rows):
             submitted = submit(table, rows, columns, mode, idempotency_key)
         else:
-            submitted = await self._call(submit, table, rows, columns, mode, idempotency_key)
+            run = self._call if _is_large(rows) else self._loop.plan
+            submitted = await run(submit, table, rows, columns, mode, idempotency_key)
         if submitted is not None:
             try:
                 return submitted.result(await self._loop.commit(submitted.command))
@@ -467,7 +482,7 @@ class AsyncDatabase(AsyncSession):
         await self._loop.live.close()
         if not self._engine.closed:
             await self._call(self.database.close)
-        self._loop.pool.shutdown()
+        self._loop.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
@@ -489,6 +504,11 @@ def _has_given(claimed: Claimed) -> bool:
 def _is_small(rows: Any) -> bool:
     """Whether building them holds the event loop up for less than a hand-over to a thread would."""
     return isinstance(rows, Sequence) and len(rows) <= FEW_ROWS
+
+
+def _is_large(rows: Any) -> bool:
+    """Whether others should not have to wait until they are built. Arrow tables have a length, too."""
+    return not hasattr(rows, "__len__") or len(rows) > MANY_ROWS
 
 
 async def open_async(path: str | os.PathLike[str], *, waits: bool = True, **settings: Any) -> AsyncDatabase:
