@@ -61,9 +61,8 @@ async def _ours(port: int, count: int) -> AsyncIterator[Round]:
 
         async def one_round() -> float:
             group = f"group{next(groups)}"
-            return await drain(
-                [f"member{i}" for i in range(CONSUMERS)], lambda m: ours.take(client, group, m, FETCH), count
-            )
+            members = [ours.Member(client, group, f"member{i}") for i in range(CONSUMERS)]
+            return await drain(members, lambda member: member.take(FETCH), count)
 
         yield one_round
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.server.processes import free_port, running
-from tablecast import AsyncClient, connect_async
+from tablecast import AsyncClient, Consumed, connect_async
 
 PASSWORD = "bench-password"
 SCHEMA = """
@@ -46,11 +46,20 @@ def process(path: Path, *flags: str) -> Iterator[tuple[int, int]]:
         yield port, pid
 
 
-async def take(client: AsyncClient, group: str, member: str, limit: int) -> int:
-    found = (await client.consume("bench.events", group=group, consumer=member, limit=limit)).messages
-    if found:
-        await client.ack("bench.events", group, found[-1].offset, consumer=member)
-    return len(found)
+class Member:
+    """A consumer that acknowledges what it took with the request for more, as the SDK's own loop does."""
+
+    def __init__(self, client: AsyncClient, group: str, name: str) -> None:
+        self._client, self._group, self._name = client, group, name
+        self._taken: Consumed | None = None
+
+    async def take(self, limit: int) -> int:
+        """How many became acknowledged: what was taken the time before."""
+        before = self._taken
+        self._taken = await self._client.consume(
+            "bench.events", group=self._group, consumer=self._name, limit=limit, ack=before
+        )
+        return 0 if before is None else len(before.messages)
 
 
 async def connect(port: int) -> AsyncClient:

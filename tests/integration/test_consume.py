@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,70 @@ def take(db: Database, consumer: str, limit: int = 100, **settings: Any) -> list
     """(offset, delivery) of what a member of the group gets."""
     found = db.consume("app.queue", group="g", consumer=consumer, limit=limit, **settings).messages
     return [(m.offset, m.delivery) for m in found]
+
+
+def test_what_is_done_is_acknowledged_in_the_commit_of_the_next_claim(db: Database) -> None:
+    add(db, *range(5))
+    first = db.consume("app.queue", group="g", limit=2)
+    before = db.engine.seq
+    second = db.consume("app.queue", group="g", limit=2, ack=first)
+    assert ([m.offset for m in second.messages], db.engine.seq) == ([2, 3], before + 1)
+    assert db.query("SELECT committed, claimed FROM system.topic_groups WHERE topic = 'app.queue'").rows == [(2, 2)]
+
+
+def test_what_is_done_is_acknowledged_also_where_there_is_nothing_more(db: Database, pool: ThreadPoolExecutor) -> None:
+    add(db, 1)
+    found = db.consume("app.queue", group="g", consumer="ann")
+    waiting = pool.submit(db.consume, "app.queue", group="g", consumer="ann", ack=found, timeout_seconds=LONG_SECONDS)
+    while db.query("SELECT lag FROM system.topic_groups WHERE topic = 'app.queue'").scalar():
+        pass  # at once, though the call goes on waiting
+    assert not waiting.done()
+    add(db, 2)
+    assert [m.offset for m in waiting.result(LONG_SECONDS).messages] == [1]
+
+
+def test_only_what_was_given_is_acknowledged_with_a_claim(db: Database) -> None:
+    add(db, *range(4))
+    anns = db.consume("app.queue", group="g", consumer="ann", limit=1)
+    bobs = db.consume("app.queue", group="g", consumer="bob", limit=1)
+    lost = db.consume("app.queue", group="g", consumer="ann", limit=1)  # say its answer never arrived
+    db.consume("app.queue", group="g", consumer="ann", limit=1, ack=anns)
+    assert db.release("app.queue", "g", "ann") == 2, "the lost one and the last one"
+    assert db.release("app.queue", "g", "bob") == len(bobs.messages)
+    assert [m.offset for m in db.consume("app.queue", group="g").messages] == [1, lost.messages[0].offset, 3]
+
+
+def test_acknowledging_with_a_claim_is_all_or_nothing(db: Database) -> None:
+    add(db, 1, 2)
+    found = db.consume("app.queue", group="g", consumer="ann", limit=1)
+    beyond = replace(found, given=((0, 0, 2),))
+    with pytest.raises(OffsetOutOfRange):
+        db.consume("app.queue", group="g", consumer="ann", ack=beyond)
+    assert db.release("app.queue", "g", "ann") == 1, "neither acknowledged nor more claimed"
+    with pytest.raises(InvalidRequest, match="group"):
+        db.consume("app.queue", ack=found)
+    with pytest.raises(InvalidRequest, match="partitions 0 to 0"):
+        db.consume("app.queue", group="g", ack=replace(found, given=((7, 0, 1),)))
+
+
+def test_the_loop_costs_one_commit_a_turn_and_leaves_nothing_open(db: Database) -> None:
+    add(db, *range(6))
+    before = db.engine.seq
+    assert db.consumer("app.queue", "g", batch=2).run(lambda _: None, until_idle=True) == 6
+    assert db.engine.seq == before + 4, "three claims, and one that only acknowledged"
+    assert db.query("SELECT committed, claimed FROM system.topic_groups WHERE topic = 'app.queue'").rows == [(6, 0)]
+
+
+def test_a_loop_that_is_stopped_acknowledges_what_it_handled(db: Database) -> None:
+    add(db, *range(4))
+    consumer = db.consumer("app.queue", "g", batch=2)
+
+    def handle(message: Message) -> None:
+        if message.offset == 3:
+            consumer.stop()
+
+    assert consumer.run(handle) == 4
+    assert db.query("SELECT committed, claimed FROM system.topic_groups WHERE topic = 'app.queue'").rows == [(4, 0)]
 
 
 class Watched:
@@ -493,10 +558,10 @@ def test_members_of_a_group_share_the_work(db: Database, pool: ThreadPoolExecuto
 def test_a_repeat_of_what_was_handled_but_not_acknowledged_is_dropped(
     db: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ack is lost, the claim runs out: the same consumer does not handle the message twice."""
-    add(db, 0, 1)
-    consumer = Consumer(db, "app.queue", "g", name="c")
-    handler = Flaky({})
+    """An ack is lost, the claim runs out: the same consumer does not handle the message twice."""
+    add(db, *range(8))
+    consumer = Consumer(db, "app.wide", "g", name="c")
+    handled: list[int] = []
     real = db.ack
 
     def lost(*args: Any, **kwargs: Any) -> int:
@@ -504,6 +569,30 @@ def test_a_repeat_of_what_was_handled_but_not_acknowledged_is_dropped(
         raise ConnectionError
 
     monkeypatch.setattr(db, "ack", lost)
+    with pytest.raises(ConnectionError):
+        consumer.run(lambda message: handled.append(message.value["id"]), until_idle=True)
+    before = len(handled)
+    clock.advance(60_000)
+    assert consumer.run(lambda message: handled.append(message.value["id"]), until_idle=True) == 8
+    assert (0 < before < 8, sorted(handled)) == (True, list(range(8)))
+    assert db.execute("SELECT sum(lag) FROM system.topic_groups").rows == [(0,)]
+
+
+def test_an_ack_that_was_lost_with_its_claim_is_handed_over_again(
+    db: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(db, 0, 1)
+    consumer = Consumer(db, "app.queue", "g", name="c")
+    handler = Flaky({})
+    real = db.consume
+
+    def lost(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["ack"] is None:
+            return real(*args, **kwargs)
+        monkeypatch.setattr(db, "consume", real)
+        raise ConnectionError
+
+    monkeypatch.setattr(db, "consume", lost)
     with pytest.raises(ConnectionError):
         consumer.run(handler, until_idle=True)
     clock.advance(60_000)

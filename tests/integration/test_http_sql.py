@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from server_fixture import ServerThread
 
+from tablecast.engine.once_each import OnceEach
+
 ARROW = "application/vnd.apache.arrow.stream"
 MSGPACK = "application/msgpack"
 EVERY_TYPE = """CREATE TABLE app.everything (
@@ -340,6 +342,52 @@ def test_many_writes_share_commits(server: ServerThread) -> None:
     assert all(result["row_count"] == 1 for result in results)
     assert server.db.engine.seq - before < 200
     assert len(rows_of(server)) == 2000
+
+
+EQUAL = "INSERT INTO app.orders (id, amount) VALUES (?, ?)"
+
+
+def send_equal(server: ServerThread, *writes: tuple[str, list[Any]]) -> list[dict[str, Any]]:
+    """Writes of equal text, each with its key, as a client sends them that carries many callers'."""
+    asked = [{"sql": EQUAL, "params": params, "idempotency_key": key} for key, params in writes]
+    body = msgspec.msgpack.encode({"writes": asked})
+    answer = server.post("/writes", body, headers={"Content-Type": MSGPACK, "Accept": MSGPACK})
+    results: list[dict[str, Any]] = msgspec.msgpack.decode(answer.body)["results"]
+    return results
+
+
+def test_equal_writes_are_one_command_and_each_is_answered(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_equal(server, ("first", [0, 0]))  # planned, from here on
+    decided: list[int] = []
+    decide = OnceEach.decide
+    monkeypatch.setattr(OnceEach, "decide", lambda self, view: decided.append(self.weight) or decide(self, view))
+    before = server.db.engine.seq
+    results = send_equal(server, *((f"k{n}", [n, n]) for n in range(1, 50)))
+    assert results == [{"row_count": 1, "seq": before + 1, "message": "INSERT 1"}] * 49
+    assert decided == [49]
+    assert len(rows_of(server)) == 50
+    assert send_equal(server, *((f"k{n}", [n, n]) for n in range(1, 50))) == results, (
+        "a repeat is answered like the first"
+    )
+    assert len(rows_of(server)) == 50
+
+
+def test_equal_writes_succeed_and_fail_alone(server: ServerThread) -> None:
+    [first] = send_equal(server, ("once", [0, 0]))
+    results = send_equal(
+        server,
+        ("once", [0, 0]), ("a", [1, 1]), ("b", [0, 1]), ("c", [2, "much"]), ("a", [1, 1]), ("once", [9, 9]), ("d", [3]),
+        ("e", [4, 4]),
+    )  # fmt: skip
+    codes = [result.get("error", {}).get("code") for result in results]
+    assert codes == [
+        None, None, "duplicate_key", "type_mismatch", None, "idempotency_mismatch", "invalid_request", None
+    ]  # fmt: skip
+    assert results[0] == first
+    assert results[1] == results[4], "one key, one row, however often it is sent"
+    assert [row[0] for row in rows_of(server)] == ["0", "1", "4"]
 
 
 def test_writes_that_make_no_sense_as_a_whole_are_refused(server: ServerThread) -> None:

@@ -337,6 +337,20 @@ def test_groups_over_the_wire(client: Client) -> None:
     assert client.release("app.work", "g", "bob") == len(again.messages)
 
 
+def test_what_was_consumed_is_acknowledged_with_the_next_claim(server: ServerThread, client: Client) -> None:
+    client.insert("app.jobs", [(n,) for n in range(6)])
+    before = server.db.engine.seq
+    first = client.consume("app.work", group="g", limit=2)
+    second = client.consume("app.work", group="g", limit=2, ack=first)
+    assert [m.offset for m in second.messages] == [2, 3]
+    assert server.db.engine.seq == before + 2, "one commit a turn"
+    assert client.ack("app.work", "g", 0) == 1, "the first two are done, the claim after them is not"
+    last = client.consume("app.work", group="g", ack=second)
+    assert client.consume("app.work", group="g", ack=last).messages == []
+    assert client.consume("app.work", group="g", ack=last).messages == [], "again does no harm"
+    assert client.ack("app.work", "g", 5) == 5
+
+
 def test_arrow_of_a_topic_whole_and_in_parts(server: ServerThread, client: Client) -> None:
     for part in range(5):
         client.insert("app.orders", [(part * 100 + n, "x" * 50, n) for n in range(100)])

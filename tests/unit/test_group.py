@@ -56,6 +56,31 @@ def torn(fragments: int) -> GroupState:
     return state
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(["ann", "bob"]), st.integers(1, 5)), min_size=1, max_size=6),
+    st.sets(st.integers(0, 29)),
+    st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    st.sampled_from(["ann", "bob", None]),
+)
+def test_a_range_is_acknowledged_as_its_offsets_are(
+    claims: list[tuple[str, int]], acked: set[int], bounds: tuple[int, int], consumer: str | None
+) -> None:
+    state = group.first(0)
+    for holder, count in claims:
+        state, _ = claim(state, holder, count)
+    state, _ = group.ack(state, [offset for offset in acked if offset < state.next_offset])
+    start, end = sorted(bounds)
+    if start == end:
+        with pytest.raises(InvalidRequest, match="empty"):
+            group.ack_range(state, start, end, consumer=consumer)
+    elif end > state.next_offset:
+        with pytest.raises(OffsetOutOfRange):
+            group.ack_range(state, start, end, consumer=consumer)
+    else:
+        expected, _ = group.ack(state, range(start, end), consumer=consumer)
+        assert group.ack_range(state, start, end, consumer=consumer) == expected
+
+
 # --- what is refused ---
 
 

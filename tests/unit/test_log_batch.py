@@ -236,7 +236,8 @@ def test_what_a_group_consumed_travels_as_it_is_stored(case: tuple[bytes, list[M
     sent = ConsumedLog(9, slices, 2 * len(messages), 9, True, ((3, 0, 2),), "ann")
     got = decode_consumed(encode_consumed(sent))
     again = [msgspec.structs.replace(m, delivery=n) for m, n in zip(messages, counts, strict=True)]
-    assert got == Consumed(messages + again, 9, True, ((3, 0, 2),), "ann")
+    given = (2, messages[0].offset, messages[-1].offset + 1)
+    assert got == Consumed(messages + again, 9, True, ((3, 0, 2),), "ann", (given, given))
 
 
 @given(st.binary(max_size=60))

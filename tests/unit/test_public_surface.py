@@ -60,7 +60,7 @@ _REQUEST = "sql, params=(), *, idempotency_key=None"
 _LIVE = "sql, params=(), *, namespace=None"
 CONSUME = (
     "topic, *, group=None, start=None, partition=None, limit=100, timeout_seconds=0.0, consumer=None, "
-    "visibility_seconds=60.0, auto_offset_reset=False"
+    "visibility_seconds=60.0, auto_offset_reset=False, ack=None"
 )
 BOTH_SESSIONS = {
     "execute": _REQUEST,
@@ -104,6 +104,7 @@ ASYNC_SESSION = {
     "give_back": "topic, group, consumed",
     "consume_log": "topic, request",
     "started": _REQUEST,
+    "started_each": "sql, params_of_each, idempotency_keys",
     "started_rows": "table, rows, columns, mode, idempotency_key",
 }
 ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits": ""}
@@ -208,7 +209,7 @@ def test_every_method_of_the_async_twin_is_awaited() -> None:
     methods = [name for name, shown in surface(AsyncDatabase).items() if shown != "<property>"]
     called = [name for name in methods if not inspect.iscoroutinefunction(getattr(AsyncDatabase, name))]
     assert called == [
-        "consumer", "end_waits", "live", "live_table", "started", "started_rows", "stream_arrow", "transaction",
+        "consumer", "end_waits", "live", "live_table", "started", "started_each", "started_rows", "stream_arrow", "transaction",
     ], "at once; `async for`; `async with`"  # fmt: skip
 
 

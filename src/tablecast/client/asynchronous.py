@@ -154,11 +154,13 @@ class AsyncClient:
         consumer: str | None = None,
         visibility_seconds: float = 60.0,
         auto_offset_reset: bool = False,
+        ack: Consumed | None = None,
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
         Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. A claim whose answer is
-        lost is not asked for again (Timeout): what it claimed comes back when it runs out, or with `release`.
+        lost is not asked for again (Timeout): what it claimed comes back when it runs out, or with `release`. `ack` is what
+        was consumed before and is done: it is acknowledged first, in the same commit, and may be handed over again.
         """
         fields = {
             "topic": topic,
@@ -170,6 +172,7 @@ class AsyncClient:
             "consumer": consumer,
             "visibility_seconds": visibility_seconds,
             "auto_offset_reset": auto_offset_reset,
+            "ack": None if ack is None else {"ranges": ack.given, "consumer": ack.consumer},
         }
         body, waits_seconds = wire.request(fields, self.namespace), max(0.0, timeout_seconds)
         path = "/v1/api/topics/consume"

@@ -30,13 +30,14 @@ from tablecast.client.delivery import (
     Unconfirmed,
     Work,
     check_concurrency,
+    is_all_done,
     reason_of,
     rounds,
     settlements,
 )
 from tablecast.client.retry import Retry
 from tablecast.errors import DatabaseClosed, TablecastError
-from tablecast.model.message import Message
+from tablecast.model.message import Consumed, Message
 
 WAIT_SECONDS = 1.0  # a waiting consumer looks that often whether it was stopped; messages wake it at once
 _log = logging.getLogger("tablecast.consumer")
@@ -85,6 +86,7 @@ class Consumer:
         self.topic, self.group, self.name = topic, group, self._member.name
         self._stopped = StopSignal()
         self._unconfirmed = Unconfirmed()
+        self._done: Consumed | None = None  # handled, and acknowledged by the next claim
         self._counting = threading.Lock()
         self._busy = False
         self.handled = 0
@@ -117,6 +119,7 @@ class Consumer:
                     pool = stack.enter_context(ThreadPoolExecutor(concurrency, thread_name_prefix=self.name))
                 stack.enter_context(self._renewing())
                 self._run(work, pool, concurrency, until_idle)
+            self._settle_done()
         except DatabaseClosed:
             return self.handled
         self._release()
@@ -128,10 +131,14 @@ class Consumer:
         while not self._stopped.is_set():
             try:
                 found = self._claim(0.0 if until_idle else WAIT_SECONDS)
-                if not found and until_idle:
+                if not found.messages and until_idle:
                     return
-                for lanes in rounds(found, concurrency):
-                    self._settle_all(self._handle_all(lanes, work, pool))
+                for lanes in rounds(found.messages, concurrency):
+                    handled = self._handle_all(lanes, work, pool)
+                    if is_all_done(found, handled) and not self._stopped.is_set():
+                        self._done = found
+                    else:
+                        self._settle_all(handled)
             except PASSING as e:
                 if until_idle:
                     raise
@@ -139,15 +146,19 @@ class Consumer:
 
     # --- claims ---
 
-    def _claim(self, timeout_seconds: float) -> list[Message]:
-        return self._surface.consume(
+    def _claim(self, timeout_seconds: float) -> Consumed:
+        """The next messages; what is done is acknowledged with the same commit."""
+        found = self._surface.consume(
             self.topic,
             group=self.group,
             limit=self._member.batch,
             timeout_seconds=timeout_seconds,
             consumer=self.name,
             visibility_seconds=self._member.visibility_seconds,
-        ).messages
+            ack=self._done,
+        )
+        self._confirm_done()
+        return found
 
     def _release(self) -> None:
         self._surface.release(self.topic, self.group, self.name)
@@ -239,6 +250,21 @@ class Consumer:
             return False
 
     # --- acknowledging ---
+
+    def _settle_done(self) -> None:
+        """There is no next claim. What cannot be acknowledged comes again, to whoever is next."""
+        if self._done is not None:
+            try:
+                self._settle_all([Handled(message, None) for message in self._done.messages])
+                self._done = None
+            except PASSING as e:
+                _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+
+    def _confirm_done(self) -> None:
+        if self._done is not None:
+            for settlement in settlements(Handled(message, None) for message in self._done.messages):
+                self._unconfirmed.confirm(settlement)
+            self._done = None
 
     def _settle_all(self, handled: list[Handled]) -> None:
         for settlement in settlements(handled):

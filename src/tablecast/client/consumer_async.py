@@ -25,13 +25,14 @@ from tablecast.client.delivery import (
     Settlement,
     Unconfirmed,
     check_concurrency,
+    is_all_done,
     reason_of,
     rounds,
     settlements,
 )
 from tablecast.client.retry import Retry
 from tablecast.errors import DatabaseClosed, TablecastError
-from tablecast.model.message import Message
+from tablecast.model.message import Consumed, Message
 
 WAIT_SECONDS = 30.0  # of one consume; the commit that brings a message and `stop` end it at once
 _log = logging.getLogger("tablecast.consumer")
@@ -56,6 +57,7 @@ class AsyncConsumer:
         self._stopped = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unconfirmed = Unconfirmed()
+        self._done: Consumed | None = None  # handled, and acknowledged by the next claim
         self._busy = False
         self.handled = 0
 
@@ -82,6 +84,7 @@ class AsyncConsumer:
         try:
             async with self._renewing():
                 await self._run(AsyncWork(handler, retry or Retry(), dead_letter), running, concurrency, until_idle)
+            await self._settle_done()
             await self._release()
         except DatabaseClosed:
             pass
@@ -93,10 +96,14 @@ class AsyncConsumer:
         while not self._stopped.is_set():
             try:
                 found = await self._claim(until_idle)
-                if not found and until_idle:
+                if not found.messages and until_idle:
                     return
-                for lanes in rounds(found, concurrency):
-                    await self._settle_all(await self._handle_all(lanes, work, running))
+                for lanes in rounds(found.messages, concurrency):
+                    handled = await self._handle_all(lanes, work, running)
+                    if is_all_done(found, handled) and not self._stopped.is_set():
+                        self._done = found
+                    else:
+                        await self._settle_all(handled)
             except PASSING as e:
                 if until_idle:
                     raise
@@ -104,7 +111,8 @@ class AsyncConsumer:
 
     # --- claims ---
 
-    async def _claim(self, until_idle: bool) -> list[Message]:
+    async def _claim(self, until_idle: bool) -> Consumed:
+        """The next messages; what is done is acknowledged with the same commit."""
         consuming = asyncio.ensure_future(
             self._surface.consume(
                 self.topic,
@@ -113,6 +121,7 @@ class AsyncConsumer:
                 timeout_seconds=0.0 if until_idle else WAIT_SECONDS,
                 consumer=self.name,
                 visibility_seconds=self._member.visibility_seconds,
+                ack=self._done,
             )
         )
         stopped = asyncio.ensure_future(self._stopped.wait())
@@ -122,7 +131,11 @@ class AsyncConsumer:
             consuming.cancel()
             stopped.cancel()
             await asyncio.gather(consuming, stopped, return_exceptions=True)
-        return [] if consuming.cancelled() else consuming.result().messages
+        if consuming.cancelled():
+            return Consumed([], None, False)
+        found = consuming.result()
+        self._confirm_done()
+        return found
 
     async def _release(self) -> None:
         await self._surface.release(self.topic, self.group, self.name)
@@ -219,6 +232,21 @@ class AsyncConsumer:
             return False
 
     # --- acknowledging ---
+
+    async def _settle_done(self) -> None:
+        """There is no next claim. What cannot be acknowledged comes again, to whoever is next."""
+        if self._done is not None:
+            try:
+                await self._settle_all([Handled(message, None) for message in self._done.messages])
+                self._done = None
+            except PASSING as e:
+                _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+
+    def _confirm_done(self) -> None:
+        if self._done is not None:
+            for settlement in settlements(Handled(message, None) for message in self._done.messages):
+                self._unconfirmed.confirm(settlement)
+            self._done = None
 
     async def _settle_all(self, handled: list[Handled]) -> None:
         for settlement in settlements(handled):

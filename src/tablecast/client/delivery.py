@@ -84,6 +84,11 @@ class Unconfirmed:
             self._places.pop((settlement.partition, offset), None)
 
 
+def is_all_done(found: Consumed, handled: Sequence[Handled]) -> bool:
+    """Whether a claim was one round of handlers, and nothing of it is left or failed: the next claim can acknowledge it."""
+    return len(handled) == len(found.messages) and all(reason is None for _, reason in handled)
+
+
 def rounds(messages: Sequence[Message], concurrency: int) -> Iterator[list[Lane]]:
     """Lanes that may run at the same time; what a round did is settled before the next one."""
     if concurrency > 1:
@@ -157,6 +162,7 @@ class Surface(Protocol):
         timeout_seconds: float = ...,
         consumer: str | None = None,
         visibility_seconds: float = ...,
+        ack: Consumed | None = None,
     ) -> Consumed: ...
 
     def ack(
@@ -198,6 +204,7 @@ class AsyncSurface(Protocol):
         timeout_seconds: float = ...,
         consumer: str | None = None,
         visibility_seconds: float = ...,
+        ack: Consumed | None = None,
     ) -> Consumed: ...
 
     async def ack(

@@ -100,10 +100,12 @@ class Client:
         consumer: str | None = None,
         visibility_seconds: float = 60.0,
         auto_offset_reset: bool = False,
+        ack: Consumed | None = None,
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
-        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it.
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. `ack` is what was
+        consumed before and is done: it is acknowledged first, in the same commit.
         """
         return self._thread.run(
             lambda: self._client.consume(
@@ -116,6 +118,7 @@ class Client:
                 consumer=consumer,
                 visibility_seconds=visibility_seconds,
                 auto_offset_reset=auto_offset_reset,
+                ack=ack,
             )
         )
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tablecast.codec.log import LogBatch
 from tablecast.errors import CorruptData
-from tablecast.model.message import Consumed, ConsumedLog, LogSlice, Message
+from tablecast.model.message import Consumed, ConsumedLog, Message
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -47,15 +47,18 @@ def decode_consumed(data: bytes) -> Consumed:
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptData(f"what was consumed does not decode: {e}") from e
     messages: list[Message] = []
-    for partition, batch, deliveries in packed.slices:
-        messages += _messages(packed.topic_id, LogSlice(partition, batch, tuple(deliveries)))
-    return Consumed(messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer)
+    given: list[tuple[int, int, int]] = []
+    for partition, data, deliveries in packed.slices:
+        batch = LogBatch(data)
+        messages += _messages(batch, packed.topic_id, partition, deliveries)
+        given.append((partition, batch.head.first_offset, batch.head.end_offset))
+    return Consumed(messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given))
 
 
-def _messages(topic_id: int, part: LogSlice) -> list[Message]:
-    messages = LogBatch(part.data).messages(topic_id, part.partition_id)
-    if not part.deliveries:
+def _messages(batch: LogBatch, topic_id: int, partition: int, deliveries: list[int]) -> list[Message]:
+    messages = batch.messages(topic_id, partition)
+    if not deliveries:
         return messages
-    if len(part.deliveries) != len(messages):
-        raise CorruptData(f"a slice has {len(messages)} messages and {len(part.deliveries)} delivery counts")
-    return [msgspec.structs.replace(m, delivery=n) for m, n in zip(messages, part.deliveries, strict=True)]
+    if len(deliveries) != len(messages):
+        raise CorruptData(f"a slice has {len(messages)} messages and {len(deliveries)} delivery counts")
+    return [msgspec.structs.replace(m, delivery=n) for m, n in zip(messages, deliveries, strict=True)]

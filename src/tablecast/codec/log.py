@@ -35,7 +35,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -312,23 +312,31 @@ class LogBatch:
         # Plain lists: what is read once for every message is read faster from them than from a view of the bytes.
         keys = [self._keys_at + at for at in self._key_starts[start : stop + 1].tolist()]
         payloads = [self._payloads_at + at for at in self._payload_starts[start : stop + 1].tolist()]
-        said = classes[:1] * (stop - start)
-        if self._class_of is not None:
-            said = [classes[number] for number in self._class_of[start:stop].tolist()]
-        columns = zip(
+        # No tuples inside of the tuples of `zip`: taking them apart costs as much as making a message.
+        columns = (
             range(head.first_offset + start, head.first_offset + stop),
             range(head.first_id + start * ID_STEP, head.first_id + stop * ID_STEP, ID_STEP),
-            said, pairwise(keys), pairwise(payloads), self._hashes[start:stop].tolist(),
-            strict=True,
+            keys, keys[1:], payloads, payloads[1:], self._hashes[start:stop].tolist(),
         )  # fmt: skip
         ts_ms, seq = head.ts_ms, head.seq
+        if self._class_of is None:
+            source, op, mode, user_id = classes[0]
+            return [
+                Message(
+                    topic_id, partition, offset, message_id, source, op, ts_ms, mode, data[key:key_end],
+                    payload_data[payload:payload_end], user_id, seq, content_hash,
+                )
+                for offset, message_id, key, key_end, payload, payload_end, content_hash
+                in zip(*columns, strict=False)  # where the last one ends is no beginning
+            ]  # fmt: skip
+        said = [classes[number] for number in self._class_of[start:stop].tolist()]
         return [
             Message(
                 topic_id, partition, offset, message_id, source, op, ts_ms, mode, data[key:key_end],
                 payload_data[payload:payload_end], user_id, seq, content_hash,
             )
-            for offset, message_id, (source, op, mode, user_id), (key, key_end), (payload, payload_end), content_hash
-            in columns
+            for offset, message_id, key, key_end, payload, payload_end, content_hash, (source, op, mode, user_id)
+            in zip(*columns, said, strict=False)
         ]  # fmt: skip
 
     def cut(self, start: int, stop: int) -> bytes:

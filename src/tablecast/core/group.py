@@ -52,6 +52,7 @@ __all__ = [
     "DeadLetter",
     "GroupState",
     "ack",
+    "ack_range",
     "ack_upto",
     "claim",
     "claimed",
@@ -308,13 +309,30 @@ def ack(state: GroupState, offsets: Iterable[int], *, consumer: str | None = Non
     left_alone: list[int] = []
 
     def finish(part: Fragment) -> Status:
-        if consumer is None or not isinstance(part.status, Claim) or part.status.consumer == consumer:
+        if not _is_anothers(part, consumer):
             return ACKED
         left_alone.extend(range(part.start, part.end))
         return part.status
 
     state = _bounded(state, _edit_named(state, named, finish))
     return state, Acknowledged(state.acknowledged_offset, tuple(left_alone))
+
+
+def ack_range(state: GroupState, start: int, end: int, *, consumer: str | None = None) -> GroupState:
+    """As `ack` of every offset from `start` on and below `end`."""
+    if start >= end:
+        raise InvalidRequest(f"a range of offsets from {start} to {end} is empty")
+    _check_given(state, end - 1)
+    start = max(start, state.committed)
+    if start >= end:
+        return state
+    return _bounded(
+        state, edit(state, (start, end), lambda part: part.status if _is_anothers(part, consumer) else ACKED)
+    )
+
+
+def _is_anothers(part: Fragment, consumer: str | None) -> bool:
+    return consumer is not None and isinstance(part.status, Claim) and part.status.consumer != consumer
 
 
 def nack(

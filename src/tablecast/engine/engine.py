@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -27,7 +27,7 @@ from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
-from tablecast.engine.groups import Claim, Given, LetGo, check_group_name, check_partition, load
+from tablecast.engine.groups import Claim, Done, Given, LetGo, check_group_name, check_partition, load
 from tablecast.engine.guards import Guards
 from tablecast.engine.history import begin_history, close_history, ended_in_copies, open_history
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
@@ -276,15 +276,16 @@ class Engine:
         consumer: str | None = None,
         visibility_ms: int = DEFAULT_VISIBILITY_MS,
         auto_offset_reset: bool = False,
+        done: Sequence[Done] = (),
     ) -> Claim | None:
         """The command that claims, or None when there is nothing to claim: reading costs no commit then."""
         check_group_name(group)
         partitions = self._partitions(topic, partition)
-        if not any(self._has_work(topic, group, p) for p in partitions):
+        if not done and not any(self._has_work(topic, group, p) for p in partitions):
             return None
         return Claim(
             topic.topic_id, group, consumer or f"anonymous-{uuid4().hex}", partitions, limit, start, visibility_ms,
-            auto_offset_reset,
+            auto_offset_reset, done,
         )  # fmt: skip
 
     def _partitions(self, topic: Topic, partition: int | None) -> list[int]:

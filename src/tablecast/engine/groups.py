@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -64,6 +65,15 @@ class Given:
     skipped: tuple[int, int] | None = None
 
 
+class Done(NamedTuple):
+    """A range of offsets that a consumer was given before, and is done with."""
+
+    partition: int
+    start: int
+    end: int
+    consumer: str | None
+
+
 def check_group_name(group: str) -> None:
     try:
         size = len(group.encode())
@@ -112,7 +122,8 @@ def topic_of(view: View, topic_id: int) -> Topic:
 
 @dataclass(slots=True)
 class Claim:
-    """Gives a consumer up to `limit` messages, from one partition or from any, beginning with `partitions[0]`."""
+    """Gives a consumer up to `limit` messages, from one partition or from any, beginning with `partitions[0]`. What it is
+    done with is acknowledged first: one commit for both."""
 
     topic_id: int
     group: str
@@ -122,11 +133,16 @@ class Claim:
     start: Start
     visibility_ms: int
     auto_offset_reset: bool = False
+    done: Sequence[Done] = ()
     weight: int = 1
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
         decision = Decision(response=[])
+        for done in self.done:
+            state = self._state(view, topic, done.partition, decision) or known(view, topic, self.group, done.partition)
+            after = groups.ack_range(state, done.start, done.end, consumer=done.consumer)
+            decision.records.append(record(self.topic_id, self.group, done.partition, after))
         left = self.limit
         for partition in self.partitions:
             while left > 0:
@@ -137,9 +153,7 @@ class Claim:
         return decision
 
     def _claim(self, view: View, topic: Topic, partition: int, limit: int, decision: Decision) -> tuple[int, int]:
-        key = keys.group_key(self.topic_id, self.group, partition)
-        pending = next((value for _, k, value in reversed(decision.records) if k == key), None)
-        before = codec.decode(pending) if pending else load(view, self.topic_id, self.group, partition)
+        before = self._state(view, topic, partition, decision)
         state = before or groups.first(resolve_start(view, topic, partition, self.start))
         after, claimed = groups.claim(
             state,
@@ -159,6 +173,13 @@ class Claim:
         if claimed.end > claimed.start or claimed.skipped:
             decision.response.append(Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped))
         return claimed.end - claimed.start, len(claimed.dead)
+
+    def _state(self, view: View, topic: Topic, partition: int, decision: Decision) -> GroupState | None:
+        """As this decision leaves it so far."""
+        check_partition(topic, partition)
+        key = keys.group_key(self.topic_id, self.group, partition)
+        pending = next((value for _, k, value in reversed(decision.records) if k == key), None)
+        return codec.decode(pending) if pending else load(view, self.topic_id, self.group, partition)
 
 
 def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: groups.DeadLetter) -> Append:

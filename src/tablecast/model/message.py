@@ -55,13 +55,15 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 class Consumed:
     """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
     `skipped` are ranges (partition, from, to) that retention took before the group read them. `consumer` is whose claim
-    it is: the name that was asked for, or one that was made for it; None without a group."""
+    it is: the name that was asked for, or one that was made for it; None without a group. `given` are ranges (partition,
+    from, to) of what the group was given: what is acknowledged when this is handed to the next consume."""
 
     messages: list[Message]
     next_offset: int | None
     has_more: bool
     skipped: tuple[tuple[int, int, int], ...] = ()
     consumer: str | None = None
+    given: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

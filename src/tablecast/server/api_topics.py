@@ -55,6 +55,14 @@ class StartIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     timestamp: str | Annotated[int, Meta(ge=0, le=LAST_TIME_MS)] | None = None
 
 
+class DoneIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What an earlier consume gave, and is done: `ranges` are arrays of partition, first offset, and the offset after the
+    last; `consumer` is what that answer named."""
+
+    ranges: list[tuple[Partition, Offset, Offset]]
+    consumer: str | None = None
+
+
 class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     topic: str
     group_id: str | None = None
@@ -65,6 +73,7 @@ class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     consumer: str | None = None
     visibility_seconds: float = 60.0
     auto_offset_reset: bool = False
+    ack: Annotated[DoneIn | None, Meta(description="acknowledged first, in the same commit as the claim")] = None
     namespace: Namespace = DEFAULT_NAMESPACE
 
 
@@ -175,6 +184,7 @@ async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, 
         consumer=request.consumer,
         visibility_seconds=request.visibility_seconds,
         auto_offset_reset=request.auto_offset_reset,
+        ack=_before(request),
     )
 
 
@@ -184,8 +194,16 @@ async def _consumed_log(
     asked = plan_topic.ConsumeRequest(
         request.group_id, start_of(request.start), request.partition_id, request.limit, timeout_seconds,
         request.consumer, request.visibility_seconds, request.auto_offset_reset,
+        done=plan_topic.done_with(_before(request)),
     )  # fmt: skip
     return await session.consume_log(request.topic, asked)
+
+
+def _before(request: ConsumeRequest) -> Consumed | None:
+    """What was consumed before and is done, as far as it has to be known."""
+    if request.ack is None:
+        return None
+    return Consumed([], None, False, consumer=request.ack.consumer, given=tuple(request.ack.ranges))
 
 
 def _topic(call: Call, request: ConsumeRequest) -> Topic:

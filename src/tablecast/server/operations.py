@@ -105,7 +105,7 @@ OPERATIONS = (
         example={
             "topic": "app.order_events", "group_id": "billing", "start": {"type": "Earliest"}, "limit": 100,
             "partition_id": None, "timeout_seconds": 0, "consumer": "worker-1", "visibility_seconds": 60,
-            "auto_offset_reset": False,
+            "auto_offset_reset": False, "ack": None,
         },
         answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY, LOG: BINARY},
         answer_example={

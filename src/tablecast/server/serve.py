@@ -73,8 +73,8 @@ async def _live(settings: Settings, password: str | None, say: Say) -> None:
                 server = ServedByLifecycle(
                     uvicorn_config(app, settings, tls), lifecycle, lambda: _started(listener, settings, say)
                 )
-                _spare_collecting()
-                await server.serve([listener])
+                with _seldom_collecting():
+                    await server.serve([listener])
     _log.info("stopped")
 
 
@@ -172,13 +172,20 @@ def _application(db: AsyncDatabase, settings: Settings, lifecycle: Lifecycle) ->
         yield app
 
 
-def _spare_collecting() -> None:
-    """What is there now stays for good and need not be looked at again. A request's rows are thousands of objects without
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """What is there now stays to the end and need not be looked at again. A request's rows are thousands of objects without
     a cycle among them, which end with their last reference: looking for cycles after every 700, as Python does, took a
     seventh of the processor time of large inserts."""
+    usual = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _allow_files(needed: int) -> None:

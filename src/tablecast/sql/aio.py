@@ -47,6 +47,7 @@ from tablecast.sql.plan_topic import (
     ConsumeRequest,
     claim_of,
     consume_now,
+    done_with,
     given_log,
     given_messages,
     given_ranges,
@@ -238,12 +239,14 @@ class AsyncSession:
         consumer: str | None = None,
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
+        ack: Consumed | None = None,
     ) -> Consumed:
         self._engine.check_open()
         self._session._may_consume(topic)
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
-        )
+            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            done=done_with(ack),
+        )  # fmt: skip
         request.check()
         found = self._session.topic(topic)
         if request.group is None:
@@ -317,6 +320,7 @@ class AsyncSession:
         found = await look(topic, request)
         if is_something(found) or not request.timeout_seconds:
             return found
+        request = request.settled()
         engine, waiting = self._engine, self._loop.waiting
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds

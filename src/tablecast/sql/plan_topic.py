@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
-from tablecast.engine.groups import Claim, Given, Settle, check_partition
+from tablecast.engine.groups import Claim, Done, Given, Settle, check_partition
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Consumed, ConsumedLog, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -36,6 +36,7 @@ class ConsumeRequest:
     visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000
     auto_offset_reset: bool = False
     pinned_at: tuple[int, ...] | None = None  # an offset per partition, instead of `start`
+    done: tuple[Done, ...] = ()  # acknowledged with the claim
 
     def check(self) -> None:
         if not 1 <= self.limit <= MAX_CONSUME:
@@ -44,6 +45,12 @@ class ConsumeRequest:
             raise InvalidRequest(f"timeout_seconds {self.timeout_seconds}: it is 0 to {MAX_TIMEOUT_SECONDS:.0f}")
         if not 0.001 <= self.visibility_seconds <= 12 * 3600:
             raise InvalidRequest(f"visibility_seconds {self.visibility_seconds}: it is 0.001 to 43,200")
+        if self.done and self.group is None:
+            raise InvalidRequest("ack goes with a group: a read without one claims nothing that could be acknowledged")
+
+    def settled(self) -> ConsumeRequest:
+        """The same request, once what it was done with is acknowledged."""
+        return replace(self, done=()) if self.done else self
 
     def pinned(self, engine: Engine, topic: Topic) -> ConsumeRequest:
         """The same request with "latest" fixed to this moment: else what ends a wait would be over before it is read."""
@@ -74,7 +81,15 @@ def claim_of(engine: Engine, topic: Topic, request: ConsumeRequest) -> Claim | N
         consumer=request.consumer,
         visibility_ms=round(request.visibility_seconds * 1000),
         auto_offset_reset=request.auto_offset_reset,
+        done=request.done,
     )
+
+
+def done_with(consumed: Consumed | None) -> tuple[Done, ...]:
+    """What handing this to the next consume acknowledges."""
+    if consumed is None:
+        return ()
+    return tuple(Done(*given, consumed.consumer) for given in consumed.given)
 
 
 class Claimed(NamedTuple):
@@ -84,7 +99,8 @@ class Claimed(NamedTuple):
 
 def given_messages(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> Consumed:
     messages = engine.claimed_messages(topic, claimed.given)
-    return Consumed(messages, *_position(topic, request, claimed, len(messages)))
+    given = tuple((part.partition, part.start, part.end) for part in claimed.given if part.start < part.end)
+    return Consumed(messages, *_position(topic, request, claimed, len(messages)), given)
 
 
 def given_log(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> ConsumedLog:
@@ -155,6 +171,7 @@ def consume(
         while True:
             woken.clear()
             found = consume_now(engine, topic, request)
+            request = request.settled()
             left = until - monotonic()
             if found.messages or found.skipped or left <= 0:
                 return found

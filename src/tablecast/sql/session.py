@@ -40,7 +40,15 @@ from tablecast.sql.parse import parse
 from tablecast.sql.plan import Plan, plan
 from tablecast.sql.plan_insert import InsertPlan, write_result
 from tablecast.sql.plan_live import plan_live
-from tablecast.sql.plan_topic import DEFAULT_LIMIT, ConsumeRequest, consume, read_arrow, settle, stream_arrow
+from tablecast.sql.plan_topic import (
+    DEFAULT_LIMIT,
+    ConsumeRequest,
+    consume,
+    done_with,
+    read_arrow,
+    settle,
+    stream_arrow,
+)
 from tablecast.sql.query import QueryEngine
 
 PLANS_KEPT = 1024  # prepared statements per session; the oldest go first
@@ -451,16 +459,19 @@ class Session:
         consumer: str | None = None,
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
+        ack: Consumed | None = None,
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
-        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it.
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. `ack` is what was
+        consumed before and is done: it is acknowledged first, in the same commit.
         """
         self._engine.check_open()
         self._may_consume(topic)
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset
-        )
+            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            done=done_with(ack),
+        )  # fmt: skip
         return consume(self._engine, self.topic(topic), request)
 
     def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
