@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import tablecast
-from tablecast import EARLIEST, Database
+from tablecast import EARLIEST, Database, Start, StartKind
 from tablecast.codec.log import LogBatch, MessageClass, Place, encode_log_batch
-from tablecast.engine.recent import RecentBatches
+from tablecast.engine.recent import ENTRY_BYTES, RecentBatches
 from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
+from tablecast.storage.base import Family
 
 SAID = MessageClass("app.t", Op.INSERT, PayloadMode.FULL, None)
 
@@ -31,7 +32,7 @@ def test_a_batch_is_found_by_every_offset_in_it_and_by_no_other() -> None:
 
 
 def test_what_was_used_least_goes_first() -> None:
-    size = batch(0, 5).size
+    size = batch(0, 5).size + ENTRY_BYTES
     recent = RecentBatches(limit_bytes=2 * size)
     recent.keep(1, 0, batch(0, 5))
     recent.keep(2, 0, batch(0, 5))
@@ -51,6 +52,22 @@ def db() -> Iterator[Database]:
     with tablecast.open(":memory:") as database:
         database.execute("CREATE TABLE t (id INT PRIMARY KEY); CREATE TOPIC seen; ALTER TOPIC seen ADD SOURCE t ON ANY")
         yield database
+
+
+def test_who_waits_for_a_commit_is_handed_what_it_brought(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
+    scan = db.engine.store.scan
+    monkeypatch.setattr(db.engine.store, "scan", lambda family, *a, **k: scans.append(family) or scan(family, *a, **k))
+    unsubscribe = db.engine.feed.subscribe(db.topic("seen").topic_id, lambda: None)  # somebody waits
+    for row in range(3):
+        db.execute("INSERT INTO t VALUES (?)", [row])
+        [message] = db.consume("seen", start=Start(StartKind.OFFSET, row)).messages
+        assert message.value["id"] == row
+    assert Family.LOG not in scans
+    unsubscribe()
+    db.execute("INSERT INTO t VALUES (3)")
+    assert len(db.consume("seen", start=EARLIEST).messages) == 4
+    assert Family.LOG in scans, "nobody waited for the last one"
 
 
 def test_readers_of_a_large_batch_read_it_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ from tablecast.engine.versions import add_sum, bucket_record
 from tablecast.model.change import ChangeRun, Op
 from tablecast.storage.base import Batch, Family, Store
 
+SMALL_BATCH_BYTES = 16 * 2**10  # a log batch up to this size is at hand for who waits for it; a larger one is read
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -51,6 +53,7 @@ class Commit:
     loaded: Loaded | None = None  # a sealed load: rows that are in no run, and files that are still to be taken in
     touched: frozenset[int] = frozenset()  # tables whose rows it changed: by runs, by a load, or as their time was over
     befores: Mapping[int, Befores] = field(default_factory=dict)  # of those whose changes are kept
+    small_batches: Sequence[tuple[int, int, bytes]] = ()  # (topic, partition, log batch), for who waits for messages
 
     @property
     def unlisted(self) -> frozenset[int]:
@@ -91,6 +94,7 @@ class PendingCommit:
         self._batch: Batch = store.batch()
         self._overlay: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
         self._appended: dict[tuple[int, int], Appended] = {}
+        self._small_batches: list[tuple[int, int, bytes]] = []
         self._log_starts: dict[tuple[int, int], LogStart] = {}
         self._sums: Sums = {}
         self._runs: list[ChangeRun] = []
@@ -286,7 +290,7 @@ class PendingCommit:
             counts |= {place: end.appended for place, end in self._loaded.ends.items()}
         commit = Commit(
             self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters,
-            self._loaded, frozenset(self._touched), befores,
+            self._loaded, frozenset(self._touched), befores, self._small_batches,
         )  # fmt: skip
         return self._batch, commit
 
@@ -328,4 +332,6 @@ class PendingCommit:
             self._batch.put(Family.LOG, keys.log_key(*where, log.next_offset), value)
             log.next_offset += stop - start
             log.bytes_end += len(value)
+            if len(value) <= SMALL_BATCH_BYTES:
+                self._small_batches.append((*where, value))
         return log.next_offset

@@ -16,6 +16,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from tablecast.codec.log import LogBatch
 from tablecast.core import failpoint
 from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
@@ -165,6 +166,9 @@ class Engine:
         self._floor_ms = commit.ts_ms
         self.deduplicated += commit.deduplicated
         self.commits += 1
+        for topic_id, partition, batch in commit.small_batches:
+            if self.feed.is_awaited(topic_id):  # whom this commit wakes reads them next
+                self._recent.keep(topic_id, partition, LogBatch(batch))
         self.feed.publish(commit)
 
     # --- reading ---

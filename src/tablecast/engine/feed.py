@@ -53,6 +53,9 @@ class Feed:
     def waiting(self) -> int:
         return sum(len(wakes) for wakes in self._waiting.values())
 
+    def is_awaited(self, topic_id: int) -> bool:
+        return topic_id in self._waiting
+
     def publish(self, commit: Commit) -> None:
         for listener in self._listeners:
             _guarded(lambda listener=listener: listener(commit))  # type: ignore[misc]

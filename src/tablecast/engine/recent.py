@@ -1,9 +1,10 @@
-"""Log batches that a reader stopped inside of.
+"""Log batches that a reader stopped inside of, or that somebody waits for.
 
 A batch is stored and read as a whole, and one commit may have written thousands of messages. Consumers that take a
 hundred at a time would read such a batch again for every hundred; here it stays until it has been read to its end by
-the last of them, or until others need the room. Stored batches never change, and neither topics nor offsets come
-twice, so nothing kept here can be wrong.
+the last of them, or until others need the room. And a consumer that waits reads what a commit brought right after it:
+a small batch is handed to it from here, without a seek in the store. Stored batches never change, and neither topics
+nor offsets come twice, so nothing kept here can be wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import OrderedDict
 from tablecast.codec.log import LogBatch
 
 RECENT_BYTES = 32 * 2**20
+ENTRY_BYTES = 4 * 2**10  # what a batch counts beside its own size: it bounds how many small ones are kept
 
 
 class RecentBatches:
@@ -47,14 +49,14 @@ class RecentBatches:
             if key in self._kept:
                 return
             self._kept[key] = batch
-            self._bytes += batch.size
+            self._bytes += batch.size + ENTRY_BYTES
             insort(self._firsts.setdefault((topic_id, partition), []), batch.head.first_offset)
             while self._bytes > self._limit_bytes:
                 self._forget_one()
 
     def _forget_one(self) -> None:
         (topic_id, partition, first), batch = self._kept.popitem(last=False)
-        self._bytes -= batch.size
+        self._bytes -= batch.size + ENTRY_BYTES
         firsts = self._firsts[topic_id, partition]
         firsts.remove(first)
         if not firsts:
