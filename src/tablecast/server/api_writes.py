@@ -95,11 +95,18 @@ async def _results(call: Call, writes: Sequence[WriteIn], from_json: bool) -> li
     """All are handed to the writer before any of them is waited for."""
     together = {} if from_json else await _begun_together(call, writes)
     in_them = {at for places in together for at in places}
-    begun = {at: await _begun(call, write, from_json) for at, write in enumerate(writes) if at not in in_them}
+    rest = [at for at in range(len(writes)) if at not in in_them]
+    begun = [await _begun(call, writes[at], from_json) for at in rest]
     found: dict[int, Result | TablecastError] = {}
     for places, written in together.items():
-        found |= await _ended_together(call, writes, places, written)
-    for at, one in begun.items():
+        try:
+            done = await written
+        except TablecastError:  # what it is for each, is found for each: nothing has happened
+            rest += places
+            begun += [await _begun(call, writes[at], from_json) for at in places]
+        else:
+            found |= dict.fromkeys(places, Result.of_write(done.count, f"INSERT {done.count}", done.seq))
+    for at, one in zip(rest, begun, strict=True):
         found[at] = await _ended(call, writes[at], from_json, one)
     return [found[at] for at in range(len(writes))]
 
@@ -126,16 +133,6 @@ async def _begun_together(call: Call, writes: Sequence[WriteIn]) -> dict[Places,
             if written is not None:
                 begun[tuple(places)] = written
     return begun
-
-
-async def _ended_together(
-    call: Call, writes: Sequence[WriteIn], places: Places, written: asyncio.Future[Written]
-) -> dict[int, Result | TablecastError]:
-    try:
-        done = await written
-    except TablecastError:  # what it is for each, is found for each: nothing has happened
-        return {at: await _attempt(call, writes[at], from_json=False) for at in places}
-    return dict.fromkeys(places, Result.of_write(done.count, f"INSERT {done.count}", done.seq))
 
 
 # --- each by itself ----------------------------------------------------------------------------------------------
