@@ -81,52 +81,52 @@ class Transport:
     async def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> Answer:
-        async with self._exchange(method, path, headers, body, timeout_seconds) as exchange:
-            return Answer(exchange.status, exchange.headers, await exchange.read_all())
+        """The whole of it within the time, and every failure of the connection as `NoAnswer`."""
+        self._check_open()
+        async with self._slots:
+            exchange = await self._taken()
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await exchange.begin(method, self._prefix + path, self._authority, headers, body)
+                    await exchange.head()
+                    return Answer(exchange.status, exchange.headers, await exchange.read_all())
+            except (ConnectionLost, TimeoutError) as e:
+                raise self._failure(e) from e
+            finally:
+                self._put_back(exchange)
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], timeout_seconds: float
     ) -> AsyncIterator[Incoming]:
         """For answers of any length: `timeout_seconds` is how long it may stay silent."""
-        async with self._connection() as exchange:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await exchange.begin(method, self._prefix + path, self._authority, headers, b"")
-                    await exchange.head()
-            except (ConnectionLost, TimeoutError) as e:
-                raise _no_answer(e) from e
-            yield Incoming(exchange, timeout_seconds)
-
-    @asynccontextmanager
-    async def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
-    ) -> AsyncIterator[Exchange]:
-        """The whole of it within the time, and every failure of the connection as `NoAnswer`."""
-        async with self._connection() as exchange:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await exchange.begin(method, self._prefix + path, self._authority, headers, body)
-                    await exchange.head()
-                    yield exchange
-            except (ConnectionLost, TimeoutError) as e:
-                raise self._failure(e) from e
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Exchange]:
-        """A connection for one request. It is kept for the next one if its answer was read to the end."""
         self._check_open()
         async with self._slots:
-            exchange = self._kept() or await self._connected()
-            self._busy.add(exchange)
+            exchange = await self._taken()
             try:
-                yield exchange
+                try:
+                    async with asyncio.timeout(timeout_seconds):
+                        await exchange.begin(method, self._prefix + path, self._authority, headers, b"")
+                        await exchange.head()
+                except (ConnectionLost, TimeoutError) as e:
+                    raise _no_answer(e) from e
+                yield Incoming(exchange, timeout_seconds)
             finally:
-                self._busy.discard(exchange)
-                if exchange.is_reusable and not self._is_closed:
-                    self._idle.append(exchange)
-                else:
-                    exchange.close()
+                self._put_back(exchange)
+
+    async def _taken(self) -> Exchange:
+        """A connection for one request."""
+        exchange = self._kept() or await self._connected()
+        self._busy.add(exchange)
+        return exchange
+
+    def _put_back(self, exchange: Exchange) -> None:
+        """It is kept for the next request if its answer was read to the end."""
+        self._busy.discard(exchange)
+        if exchange.is_reusable and not self._is_closed:
+            self._idle.append(exchange)
+        else:
+            exchange.close()
 
     def _kept(self) -> Exchange | None:
         """The one used last, so that those not needed grow old and are closed."""

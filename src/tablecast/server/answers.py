@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -34,8 +35,11 @@ _msgpack = msgspec.msgpack.Encoder(enc_hook=str)
 def accepted(headers: Headers, offered: tuple[str, ...] = (JSON, MSGPACK)) -> str:
     """The offered type that the client likes best; JSON if it does not say, or likes none of them."""
     said = headers.get("accept")
-    if said is None:
-        return JSON
+    return JSON if said is None else _liked_best(said, offered)
+
+
+@lru_cache(maxsize=64)  # clients say the same with every request
+def _liked_best(said: str, offered: tuple[str, ...]) -> str:
     wishes = sorted((_wish(part) for part in said.split(",")), key=lambda wish: -wish[1])
     return next((kind for kind, quality in wishes if kind in offered and quality > 0), JSON)
 
