@@ -244,8 +244,7 @@ class AsyncConsumer:
 
     def _confirm_done(self) -> None:
         if self._done is not None:
-            for settlement in settlements(Handled(message, None) for message in self._done.messages):
-                self._unconfirmed.confirm(settlement)
+            self._unconfirmed.confirm_all(self._done.messages)
             self._done = None
 
     async def _settle_all(self, handled: list[Handled]) -> None:

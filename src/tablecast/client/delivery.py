@@ -83,6 +83,10 @@ class Unconfirmed:
         for offset in settlement.done:
             self._places.pop((settlement.partition, offset), None)
 
+    def confirm_all(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._places.pop((message.partition_id, message.offset), None)
+
 
 def is_all_done(found: Consumed, handled: Sequence[Handled]) -> bool:
     """Whether a claim was one round of handlers, and nothing of it is left or failed: the next claim can acknowledge it."""
