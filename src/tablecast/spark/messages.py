@@ -8,8 +8,10 @@ dictionaries.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,10 +65,17 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
-        return column.dictionary_decode()
+        said = column.dictionary
+        return _same(said[0].as_py(), len(column)) if len(said) == 1 else column.dictionary_decode()
     if pa.types.is_uint64(column.type) or pa.types.is_binary(column.type):
         return column.view(wanted)
     return column.cast(wanted)
+
+
+@lru_cache(maxsize=16)
+def _same(value: str | None, count: int) -> pa.Array:
+    """A column of one value. Batches of a log mostly have as many messages, which say the same: it is made once."""
+    return pa.array([value], pa.string()).take(pa.array(np.zeros(count, np.int32)))
 
 
 class Envelopes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,14 +51,15 @@ def moments(words: Sequence[np.ndarray]) -> Moments | None:
     sizes: np.ndarray | int = SIZE
     is_with = _is(second, _SECOND_WITH_FRACTION)
     is_with &= _is(rest, _END_OF_FRACTION)
-    whole = np.flatnonzero(~is_with)
-    if len(whole):
+    if not is_with.all():
+        whole = np.flatnonzero(~is_with)
         if not bool(_is(second[whole], _WHOLE_SECOND).all()):
             return None
         digits[whole] = ZEROS << _B16
         sizes = np.full(len(digits), SIZE)
         sizes[whole] = WHOLE
     digits |= second >> _B8 & _TWO_BYTES
+    digits ^= ZEROS
     within = eight_digits(digits)
     if within is None or int(within.max()) >= _MINUTE_MICROS:
         return None
@@ -84,5 +86,6 @@ def _minutes(first: np.ndarray, second: np.ndarray) -> np.ndarray | None:
     return np.repeat(np.array(began, np.int64), np.diff(starts, append=len(first)))
 
 
+@lru_cache(maxsize=1024)
 def _minute(text: bytes) -> int:
-    return (datetime.strptime(text.decode("ascii") + "Z", "%Y-%m-%dT%H:%M%z") - _EPOCH) // timedelta(microseconds=1)
+    return (datetime.fromisoformat(text.decode("ascii") + ":00Z") - _EPOCH) // timedelta(microseconds=1)
