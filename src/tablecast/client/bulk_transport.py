@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 from tablecast.client.bulk_server import Server
 from tablecast.client.transport import NoAnswer
 
-BUFFER_BYTES = 1024 * 1024  # of an answer, and of what is sent at a time
+BUFFER_BYTES = 1024 * 1024  # of what is sent at a time
+ARRIVING_BYTES = 64 * 1024  # of an answer; whatever is asked for that is larger does not go through the buffer
 KEPT_SECONDS = 4.0  # a connection unused for longer may meet a server that hangs up: a new one is made
 
 Pieces = Callable[[], Iterable[bytes]]
@@ -165,7 +166,7 @@ class BulkTransport:
         response = self._response = connection.getresponse()
         self._used_at = time.monotonic()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Arriving(response.status, headers, io.BufferedReader(_Counted(self, response), BUFFER_BYTES))
+        return Arriving(response.status, headers, io.BufferedReader(_Counted(self, response), ARRIVING_BYTES))
 
     def _read(self) -> None:
         self._used_at = time.monotonic()
