@@ -1,6 +1,7 @@
 """How tests run.
 
-Property tests: without deadlines, with other examples each time, and with a way back to any failure.
+Property tests: without deadlines, with other examples each time, and with a way back to any failure. Where `CI` is set the
+examples are the same each time: a change is judged by what it changes, and the search goes on everywhere else.
 
 What needs Spark is whatever is under tests/spark, and tests elsewhere that say `on_spark` in their names. It comes first
 and stays on one of pytest's workers: there one JVM serves all of it, and it would else be what everybody waits for.
@@ -8,6 +9,7 @@ and stays on one of pytest's workers: there one JVM serves all of it, and it wou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "tablecast",
     deadline=None,  # a slow machine is not a wrong program
-    derandomize=False,
+    derandomize="CI" in os.environ,
     print_blob=True,  # what to paste into @reproduce_failure
     suppress_health_check=[HealthCheck.too_slow],
 )
