@@ -328,7 +328,7 @@ class Engine:
             start, _ = self.log_range(topic.topic_id, part.partition)
             if part.deliveries and part.start < start:
                 raise gone(topic.topic_id, part.partition, part.start, start)
-            is_first = all(count == 1 for count in part.deliveries)
+            is_first = part.deliveries.count(1) == len(part.deliveries)
             for batch in batches_from(self.store, topic.topic_id, part.partition, part.start, part.end, self._recent):
                 first, end = batch.head.first_offset, batch.head.end_offset
                 low, high = max(first, part.start), min(end, part.end)
