@@ -20,6 +20,7 @@ NOT_RUN = {
     ("docs/benchmarks.md", "not run: measures for the better part of an hour"): 1,
     ("docs/comparison.md", "not run: measures for minutes, and fails if the machine is slow"): 1,
     ("docs/operations.md", "not run: measures for minutes, and fails if the machine is slow"): 1,
+    ("docs/soak.md", "not run: takes half an hour"): 1,
     ("docs/spark.md", "not run: installs packages"): 1,
 }
 
