@@ -264,6 +264,8 @@ class Observed:
     async def consume(self, topic: str, **request: Any) -> Consumed:
         asked = self._recorder.now()
         found = await self._client.consume(topic, **request)
+        for partition, start, end in () if request["ack"] is None else request["ack"].given:
+            self._recorder.acked(GROUP, topic, partition, offsets=range(start, end))
         if found.messages:
             self._recorder.delivered(GROUP, self._name, topic, found.messages, asked=asked)
         return found

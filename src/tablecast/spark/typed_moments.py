@@ -88,4 +88,5 @@ def _minutes(first: np.ndarray, second: np.ndarray) -> np.ndarray | None:
 
 @lru_cache(maxsize=1024)
 def _minute(text: bytes) -> int:
-    return (datetime.fromisoformat(text.decode("ascii") + ":00Z") - _EPOCH) // timedelta(microseconds=1)
+    """Strictly: `fromisoformat` would take a blank for the T, or a week for the day."""
+    return (datetime.strptime(text.decode("ascii") + "Z", "%Y-%m-%dT%H:%M%z") - _EPOCH) // timedelta(microseconds=1)

@@ -40,14 +40,16 @@ Words = Sequence[np.ndarray]  # eight characters, or sixteen: as many as the lon
 
 def whole(words: Words, sizes: np.ndarray) -> np.ndarray | None:
     """Numbers of `sizes` digits, as int64."""
-    return None if int(sizes.min()) < 1 else _number(_aligned(words, sizes))
+    if int(sizes.min()) < 1 or int(sizes.max()) > len(words) * WORD:
+        return None
+    return _number(_aligned(words, sizes))
 
 
 def fixed(words: Words, sizes: np.ndarray, scale: int) -> np.ndarray | None:
     """Numbers with `scale` digits after their point, times ten to the power of `scale`."""
     if scale == 0:
         return whole(words, sizes)
-    if scale >= WORD or int(sizes.min()) < scale + 2:
+    if scale >= WORD or int(sizes.min()) < scale + 2 or int(sizes.max()) > len(words) * WORD:
         return None
     aligned = _aligned(words, sizes)
     last = aligned[-1]
