@@ -112,7 +112,7 @@ def _endpoint(services: Services, path: str) -> Endpoint:
 
 class _Paths:
     """Most paths have no parameter, and are looked up. The router tries its routes one by one, each with a regular
-    expression, which for a small request costs more than serving it."""
+    expression."""
 
     def __init__(self, routes: list[BaseRoute], others: ASGIApp) -> None:
         self._plain = {route.path: route for route in routes if isinstance(route, Route) and not route.param_convertors}

@@ -78,7 +78,7 @@ class Loop:
         self.waits = waits  # whether a full write queue makes a task wait; else it raises Overloaded
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
         # Building rows is computation under the interpreter lock: several threads of it fight for the lock with each other
-        # and with the writer (measured: a quarter more processor time for the same rows).
+        # and with the writer (measured: a twentieth more processor time for the same rows).
         self.planner = ThreadPoolExecutor(1, thread_name_prefix="tablecast-plan")
         self.completions = Completions(engine, loop)
         self.waiting = Waiting(engine, loop)
