@@ -5,6 +5,7 @@ Random histories of three databases against a model: tests/stateful/test_replica
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tablecast
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
 from tablecast.codec.catalog import encode_record
@@ -20,7 +22,7 @@ from tablecast.codec.versions import Kept, bucket_key, encode_bucket, encode_ver
 from tablecast.core.conflict import CLOCK_AHEAD_MS, MAX_TIMESTAMP_MS
 from tablecast.core.merkle import bucket_of
 from tablecast.engine import identity, outbox
-from tablecast.engine.apply_events import SYNC, Status
+from tablecast.engine.apply_events import LIVE, SYNC, Status
 from tablecast.engine.commit import Commit
 from tablecast.engine.local_writes import outbox_mark
 from tablecast.engine.logs import OUTBOX
@@ -29,6 +31,7 @@ from tablecast.engine.quarantine import MAX_QUARANTINED
 from tablecast.engine.replication import Replication
 from tablecast.engine.versions import TOMBSTONE_KEPT_MS
 from tablecast.errors import (
+    Conflict,
     DatabaseClosed,
     InvalidRequest,
     InvalidSchema,
@@ -38,7 +41,7 @@ from tablecast.errors import (
     UnknownTable,
 )
 from tablecast.model.change import Op
-from tablecast.model.replication import Event, OutboxMark, SeenEvents, Version
+from tablecast.model.replication import Epoch, Event, Node, OutboxMark, SeenEvents, Version
 from tablecast.model.schema import SYSTEM_ACTOR
 from tablecast.sql.database import Database
 from tablecast.storage.base import Family
@@ -183,6 +186,94 @@ def test_own_events_of_before_a_restore_are_taken_in(db: Database, here: Replica
     assert rows(db) == [(1, "newer"), (9, "other")]
     [present] = [entry for entry in here.outbox(10) if entry.seq == 101 << 32 | 1]
     assert here.apply([present.data])[0].status == Status.SEEN
+
+
+@pytest.mark.parametrize("started_ms", [0, START_MS - 1, START_MS + 999, START_MS + 2**31 * 1000])
+def test_a_device_without_a_clock_that_lost_its_disk_does_not_give_its_numbers_again(started_ms: int) -> None:
+    with Database(MemoryStore(read_sorted), jobs_interval_seconds=NEVER_SECONDS) as peer:
+        peer.execute(SCHEMA)
+        for life in ("first", "second", "third"):
+            with Database(
+                MemoryStore(read_sorted), clock=FakeClock(started_ms), jobs_interval_seconds=NEVER_SECONDS
+            ) as db:
+                db.execute(SCHEMA)
+                db.engine.replication.claim_identity("device")
+                db.execute("INSERT INTO app.kv VALUES (?, 'x')", [life])
+                told = [entry.data for entry in db.engine.replication.outbox(10)]
+                assert decode_event(told[0]).version.seq < 2**63
+            assert [outcome.status for outcome in peer.engine.replication.apply(told)] == [Status.APPLIED], life
+        assert len(rows(peer, "app.kv")) == 3
+
+
+def test_a_backup_that_is_restored_twice_without_a_clock_begins_two_epochs() -> None:
+    def restored() -> list[int]:
+        with Database(MemoryStore(read_sorted), clock=FakeClock(0), jobs_interval_seconds=NEVER_SECONDS) as db:
+            put_node(db, Node("device", (Epoch(100, 0),)))
+            begun = [db.engine.replication.begin_epoch() for _ in range(5)]
+            return [identity.epoch for identity in begun if identity is not None]
+
+    one, other = restored(), restored()
+    assert one == sorted(set(one))
+    assert not set(one) & set(other)
+    assert 100 < min(one + other) <= max(one + other) < 2**31
+
+
+def put_node(db: Database, node: Node) -> None:
+    batch = db.engine.store.batch()
+    batch.put(Family.META, records.NODE_KEY, encode_record(node))
+    db.engine.store.write(batch)
+
+
+def test_epochs_without_events_do_not_pile_up(db: Database, here: Replication) -> None:
+    for _ in range(5):
+        here.begin_epoch()
+    node = identity.stored_node(db.engine.store)
+    assert node is not None
+    assert [epoch.number for epoch in node.epochs] == [105]
+
+
+@pytest.mark.parametrize("source", [LIVE, SYNC])
+@pytest.mark.parametrize("value", ["lost", "bad"], ids=["taken", "set aside"])
+def test_an_own_event_that_is_not_in_the_log_begins_a_new_epoch(
+    db: Database, here: Replication, clock: FakeClock, tmp_path: Path, source: str, value: str
+) -> None:
+    """The files went back to an older state, and peers have what was written since."""
+    db.execute("INSERT INTO app.t VALUES (1, 'a'), (2, 'b')")
+    kept_event = here.outbox(10)[1].data
+    assert here.apply([kept_event], source=source)[0].status != Status.APPLIED
+    assert here.identity() == ("me", 100), "what is in the log proves nothing"
+    seq_before = db.engine.seq
+    here.apply([row(3, value, node="me", seq=100 << 32 | 3), row(4, node="me", seq=100 << 32 | 4)], source=source)
+    assert here.identity() == ("me", 101)
+    assert db.engine.seq == seq_before + 1, "in the commit that takes them in"
+    with reopened(db, tmp_path, clock) as again:
+        again.execute("INSERT INTO app.t VALUES (9, 'next')")
+        assert [entry.seq for entry in again.engine.replication.outbox(10)] == [
+            100 << 32 | 1, 100 << 32 | 2, 101 << 32 | 1,
+        ]  # fmt: skip
+        assert [r[0] for r in rows(again)] == ([1, 2, 3, 4, 9] if value == "lost" else [1, 2, 4, 9])
+        assert again.verify().problems == []
+
+
+def test_events_of_a_node_that_went_back_and_heard_of_it_are_new_to_its_peers(tmp_path: Path) -> None:
+    def told(db: Database) -> list[bytes]:
+        return [entry.data for entry in db.engine.replication.outbox(10)]
+
+    path, older = tmp_path / "node", tmp_path / "older"
+    with tablecast.open(path) as db:
+        db.execute(SCHEMA)
+        db.engine.replication.claim_identity("me")
+        db.execute("INSERT INTO app.t VALUES (1, 'a')")
+    shutil.copytree(path, older)
+    with tablecast.open(path) as db, tablecast.open(":memory:") as peer:
+        peer.execute(SCHEMA)
+        db.execute("INSERT INTO app.t VALUES (2, 'published and lost')")
+        peer.engine.replication.apply(told(db))
+        with tablecast.open(older) as back:
+            back.engine.replication.apply(peer.engine.replication.events_for("app.t", ["app.t:2"]), source=SYNC)
+            back.execute("INSERT INTO app.t VALUES (3, 'new')")
+            assert [o.status for o in peer.engine.replication.apply(told(back))] == [Status.SEEN, Status.APPLIED]
+            assert rows(back) == rows(peer) == [(1, "a"), (2, "published and lost"), (3, "new")]
 
 
 def test_an_epoch_that_is_used_up_ends(db: Database, here: Replication, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,6 +501,28 @@ def test_a_local_write_wins_over_a_clock_that_is_ahead(db: Database, here: Repli
     assert kept(here, "app.t:1").version == (NOW_MS + hour + 1, "me", 100 << 32 | 1)
     [outcome] = here.apply([row(1, "theirs", ts=NOW_MS + CLOCK_AHEAD_MS, seq=2)])
     assert outcome == (Status.BEATEN, "", False)
+
+
+def test_no_write_is_later_than_what_peers_take(db: Database, here: Replication) -> None:
+    """Else everybody would refuse it, and the row would differ for ever."""
+    here.apply([row(1, ts=MAX_TIMESTAMP_MS - 1, seq=1), row(2, ts=MAX_TIMESTAMP_MS, seq=2)])
+    db.execute("UPDATE app.t SET v = 'last' WHERE id = 1")
+    for statement in (
+        "UPDATE app.t SET v = 'later' WHERE id = 1",
+        "UPDATE app.t SET v = 'later' WHERE id = 2",
+        "DELETE FROM app.t WHERE id = 2",
+    ):
+        with pytest.raises(Conflict, match="end of all time"):
+            db.execute(statement)
+    db.execute("INSERT INTO app.t VALUES (3, 'others')")
+    assert rows(db) == [(1, "last"), (2, "x"), (3, "others")]
+    assert here.quarantine() == []
+    with Database(MemoryStore(read_sorted), jobs_interval_seconds=NEVER_SECONDS) as other:
+        other.execute(SCHEMA)
+        there = other.engine.replication
+        there.apply([row(1, ts=MAX_TIMESTAMP_MS - 1, seq=1), row(2, ts=MAX_TIMESTAMP_MS, seq=2)])
+        there.apply([entry.data for entry in here.outbox(10)])
+        assert there.roots() == here.roots()
 
 
 def test_two_writes_in_one_millisecond_here_are_two_versions(db: Database, here: Replication) -> None:

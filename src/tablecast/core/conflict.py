@@ -17,16 +17,20 @@ keep different rows for ever. So the timestamp as it was written comes second:
 Clamping keeps order (a <= b gives min(a, c) <= min(b, c)) and the unclamped time decides what it made equal, so this is
 the same order at every moment and on every node: that of (timestamp_ms, node_id, seq). A clock that is ahead is
 therefore not corrected, and cannot be without knowing the right time; it is counted and warned of.
+
+**The end of time.** No node takes an event beyond `MAX_TIMESTAMP_MS`, so none may write one either: a row that everybody
+else refuses would differ for ever. A row that is at the limit has no later version, and a write to it is refused.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from tablecast.errors import Conflict
 from tablecast.model.replication import Version
 
 CLOCK_AHEAD_MS: Final = 5 * 60_000  # what clocks may differ before it is worth a warning
-MAX_TIMESTAMP_MS: Final = 2**62  # leaves room to count on: a local write takes one more than what it replaces
+MAX_TIMESTAMP_MS: Final = 2**62  # of an event, whoever writes it: a clock is not there for another 146 million years
 
 
 def beats(one: Version, other: Version) -> bool:
@@ -39,5 +43,11 @@ def is_ahead(version: Version, now_ms: int) -> bool:
 
 
 def local_timestamp_ms(now_ms: int, replaced: Version | None) -> int:
-    """The time of a local write: later than what it replaces."""
-    return now_ms if replaced is None else max(now_ms, replaced.timestamp_ms + 1)
+    """The time of a local write: later than what it replaces. Raises Conflict if no later time is left."""
+    timestamp_ms = now_ms if replaced is None else max(now_ms, replaced.timestamp_ms + 1)
+    if timestamp_ms > MAX_TIMESTAMP_MS:
+        raise Conflict(
+            f"the row was last written at {timestamp_ms - 1} ms, by a clock at the end of all time: no write can be later",
+            timestamp_ms=timestamp_ms - 1,
+        )
+    return timestamp_ms

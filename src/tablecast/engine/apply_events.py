@@ -8,6 +8,9 @@ Numbers that were seen are remembered per node, and skip the rest of the work fo
 a shortcut: an event that is taken in again has the version that is here already, and changes nothing. What anti-entropy
 brings (`SYNC`) is not asked for its number: it was asked for because something is missing here, whatever was seen. An
 event that was set aside is not remembered as seen, since the table it needs may be made later.
+
+An event of our own that is not in our log, in the present epoch, says that our files are older than what we published. The
+commit that takes it in begins a new epoch, so that the next write does not get a number that stands for something else.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ from tablecast.core.replicated_rows import is_bare, table_of
 from tablecast.core.watermark import Watermark
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Decision, Record, View
-from tablecast.engine.identity import stored_node
+from tablecast.engine.identity import lost_state, node_record, stored_node, with_new_epoch
 from tablecast.engine.logs import OUTBOX
 from tablecast.engine.quarantine import not_an_event, quarantine_records, set_aside
 from tablecast.engine.rows import RunBuilder, check_row, encode_rows
 from tablecast.engine.versions import VersionWrites, tombstone_ends_ms
 from tablecast.errors import InvalidEvent, TablecastError
 from tablecast.model.change import Op
-from tablecast.model.replication import Event, Quarantined, SeenEvents
+from tablecast.model.replication import Event, Node, Quarantined, SeenEvents
 from tablecast.storage.base import Family
 
 LIVE: Final = "live"  # from a broker, which may deliver twice
@@ -109,6 +112,7 @@ class _Taking:
         self._seen: dict[str, Watermark] = {}
         self._runs: dict[int, RunBuilder] = {}
         self._set_aside: list[tuple[int, Quarantined]] = []
+        self._begun: Node | None = None  # this node in a new epoch, if one begins here
 
     # --- which row ---
 
@@ -146,8 +150,10 @@ class _Taking:
 
     def take(self, given: _Given, found: _Found | str) -> Outcome:
         event = given.event
-        if event is not None and self._was_seen(event):
-            return Outcome(Status.SEEN)
+        if event is not None:
+            if self._was_seen(event):
+                return Outcome(Status.SEEN)
+            self._notice_lost_state(event)
         if event is None or isinstance(found, str):
             return self._refuse(given, str(found))
         stored = self._versions.at(found.place)
@@ -209,6 +215,11 @@ class _Taking:
             return offset is not None and offset < self._view.log_end(*OUTBOX)
         return seq in self._watermark(node_id)
 
+    def _notice_lost_state(self, event: Event) -> None:
+        node_id, seq = event.version.node_id, event.version.seq
+        if self._own is not None and node_id == self._own.node_id and lost_state(self._view, self._own, seq):
+            self._own = self._begun = with_new_epoch(self._view, self._own)
+
     def _remember(self, event: Event) -> None:
         self._watermark(event.version.node_id).add(event.version.seq)
 
@@ -231,6 +242,7 @@ class _Taking:
             *self._versions.records,
             *self._seen_records(),
             *quarantine_records(self._view, self._set_aside),
+            *([] if self._begun is None else [node_record(self._begun)]),
         ]
         runs = [run for builder in self._runs.values() for run in builder.done()]
         return Decision(outcomes, runs, records=written, arrived=True, sums=self._versions.sums)

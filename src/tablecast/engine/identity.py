@@ -3,6 +3,12 @@
 Events are numbered `epoch << 32 | 1, 2, 3, …` without a gap within the epoch. A database that was restored from a backup
 forgot the last numbers it gave; going on from the backup's would use them for other events, which peers would take for
 those they know. So a restored database begins a new epoch, and a new one has a new epoch by itself: it is the time.
+
+A device without a clock wakes up at the same time again and again, so where the time cannot be right the epoch is random,
+out of a range that clocks do not reach. What follows a random epoch is random too: the same backup may be restored twice.
+
+Files that went back some other way tell nobody. But the lost numbers come back from peers, and an event of ours that we
+never wrote is the proof (`lost_state`): whoever hears of one begins a new epoch in the commit that takes it in.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ from tablecast.storage.base import Family, Reader
 
 EPOCHS_BEGIN_MS: Final = 1_767_225_600_000  # 2026-01-01 UTC: epochs are seconds since then
 MAX_EPOCH: Final = 2**31 - 1  # numbers stay below 2^63
+RANDOM_EPOCHS_BEGIN: Final = 2**30  # by the clock in 2060: those before are the time, these are random
+RANDOM_EPOCHS_END: Final = MAX_EPOCH - 2**29  # of a first one: the rest is for those that follow it
+RANDOM_STEPS: Final = 1_000  # a step to the next is at most that part of what is left: it lasts for far more of them
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -56,12 +65,21 @@ def node_record(node: Node) -> Record:
 def new_node(view: View, node_id: str | None = None) -> Node:
     """A name that nobody chose is random: two databases must not have the same."""
     name = secrets.token_hex(4) if node_id is None else node_id
-    return Node(name, (Epoch(_epoch_number(view.ts_ms), view.log_end(*OUTBOX)),))
+    number = _time_epoch(view.ts_ms)
+    return Node(name, (Epoch(_random_epoch() if number is None else number, view.log_end(*OUTBOX)),))
 
 
 def with_new_epoch(view: View, node: Node) -> Node:
-    number = max(_epoch_number(view.ts_ms), node.epoch.number + 1)
-    return msgspec.structs.replace(node, epochs=(*node.epochs, Epoch(number, view.log_end(*OUTBOX))))
+    """Epochs without an event are not kept: however many begin, there are never more of them than events."""
+    end = view.log_end(*OUTBOX)
+    kept = tuple(epoch for epoch in node.epochs if epoch.first_offset < end)
+    return msgspec.structs.replace(node, epochs=(*kept, Epoch(_next_epoch(view.ts_ms, node.epoch.number), end)))
+
+
+def lost_state(view: View, node: Node, seq: int) -> bool:
+    """Whether a number of ours, in an event that came from elsewhere, was given by a life of this database that is lost."""
+    offset = node.offset_of(seq) if node.is_present(seq) else None
+    return offset is not None and offset >= view.log_end(*OUTBOX)
 
 
 def numbering(view: View, events: int) -> tuple[Node, bool]:
@@ -74,8 +92,23 @@ def numbering(view: View, events: int) -> tuple[Node, bool]:
     return node, False
 
 
-def _epoch_number(ts_ms: int) -> int:
-    return min(max(1, (ts_ms - EPOCHS_BEGIN_MS) // 1000), MAX_EPOCH)
+def _time_epoch(ts_ms: int) -> int | None:
+    """None if the time cannot be right."""
+    number = (ts_ms - EPOCHS_BEGIN_MS) // 1000
+    return number if 0 < number < RANDOM_EPOCHS_BEGIN else None
+
+
+def _next_epoch(ts_ms: int, last: int) -> int:
+    number = _time_epoch(ts_ms)
+    if number is not None and number > last:
+        return number
+    if last >= RANDOM_EPOCHS_BEGIN:
+        return last + 1 + secrets.randbelow(max(1, (MAX_EPOCH - last) // RANDOM_STEPS))
+    return _random_epoch() if number is None else last + 1
+
+
+def _random_epoch() -> int:
+    return RANDOM_EPOCHS_BEGIN + secrets.randbelow(RANDOM_EPOCHS_END - RANDOM_EPOCHS_BEGIN)
 
 
 @dataclass(slots=True)
