@@ -2,81 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_double import TABLE, Node
 
 from tablecast.codec import sync
-from tablecast.codec.events import decode_event, encode_event
-from tablecast.codec.sync import MAX_SYNC_BYTES, AskEvents, AskNodes, AskRoots, Events, Push, Taken
+from tablecast.codec.events import encode_event
+from tablecast.codec.sync import MAX_SYNC_BYTES, AskEvents, AskNodes, AskRoots, Busy, Events, Push, Taken
 from tablecast.core.anti_entropy import LEAST_MESSAGE_BYTES, Dialogue, Missing, Room, reply
-from tablecast.core.merkle import NOTHING, Sum, bucket_of, children, entry_sum
-from tablecast.errors import InvalidRequest, UnknownTable
+from tablecast.core.merkle import bucket_of
+from tablecast.errors import InvalidRequest
 from tablecast.model.replication import Event, Version
-
-TABLE = "app.orders"
-
-
-class Node:
-    """The tables of a node in memory, with a tree that is computed anew each time."""
-
-    def __init__(self, tables: Sequence[str] = (TABLE,), bucket: Callable[[str], int] = bucket_of) -> None:
-        self.tables: dict[str, dict[str, Event]] = {table: {} for table in tables}
-        self._bucket = bucket
-        self.accepts: Callable[[Event], bool] = lambda event: True
-
-    def write(
-        self, key: str, timestamp_ms: int, node_id: str = "a", value: str | None = "v", table: str = TABLE
-    ) -> None:
-        self.tables[table][key] = Event(key, Version(timestamp_ms, node_id, timestamp_ms + 1), value)
-
-    def apply(self, table: str, data: bytes) -> None:
-        event = decode_event(data)
-        held = self.tables[table].get(event.key)
-        if self.accepts(event) and (held is None or event.version > held.version):
-            self.tables[table][event.key] = event
-
-    def roots(self) -> Mapping[str, bytes]:
-        return {table: sum(self._sums(table).values(), NOTHING).digest.to_bytes(16, "big") for table in self.tables}
-
-    def children(self, table: str, level: int, index: int) -> Sequence[bytes]:
-        return [total.digest.to_bytes(16, "big") for total in children(self._sums(table), level, index)]
-
-    def entries(self, table: str, bucket: int) -> Sequence[Event]:
-        held = self._held(table)
-        return [held[key] for key in sorted(held) if self._bucket(key) == bucket]
-
-    def events_for(self, table: str, keys: Sequence[str]) -> Sequence[bytes]:
-        held = self._held(table)
-        return [encode_event(held[key]) for key in keys if key in held]
-
-    def _held(self, table: str) -> dict[str, Event]:
-        if table not in self.tables:
-            raise UnknownTable(f"there is no table {table}")
-        return self.tables[table]
-
-    def _sums(self, table: str) -> dict[int, Sum]:
-        sums: dict[int, Sum] = {}
-        for event in self._held(table).values():
-            bucket = self._bucket(event.key)
-            sums[bucket] = sums.get(bucket, NOTHING) + entry_sum(event.key, event.version, event.tombstone)
-        return sums
 
 
 class Talk:
-    """Runs a dialogue over encoded messages and keeps count."""
+    """Runs a dialogue over encoded messages and keeps count. It breaks off after `most` questions."""
 
     def __init__(
-        self, asker: Node, peer: Node, in_vain: frozenset[Missing] = frozenset(), room: Room | None = None
+        self,
+        asker: Node,
+        peer: Node,
+        in_vain: frozenset[Missing] = frozenset(),
+        room: Room | None = None,
+        most: int | None = None,
     ) -> None:
         self.dialogue = Dialogue(lambda: asker, in_vain, room)
         self.room = room
         self.largest = 0
         self.questions: list[sync.Question] = []
         self.bytes = 0
-        while (question := self.dialogue.question()) is not None:
+        while len(self.questions) != most and (question := self.dialogue.question()) is not None:
             self.questions.append(question)
             for data in self.dialogue.replied(sync.decode_reply(self._sent(self._answer(question, peer)))):
                 asker.apply(TABLE, data)
@@ -167,6 +125,22 @@ def test_an_event_larger_than_a_message_goes_alone() -> None:
     assert b.tables == a.tables
 
 
+@pytest.mark.parametrize("asker_is_empty", [True, False])
+def test_a_dialogue_that_broke_off_is_resumed_and_only_the_rest_is_exchanged(asker_is_empty: bool) -> None:
+    rows, most = 2_000, 25
+    full, empty = filled(rows), Node()
+    pair = (empty, full) if asker_is_empty else (full, empty)
+    first = Talk(*pair, most=most)
+    assert len(first.questions) == most
+    exchanged = len(empty.tables[TABLE])
+    assert 0 < exchanged < rows
+    second = Talk(*pair)
+    assert second.dialogue.pulled + second.dialogue.pushed == rows - exchanged
+    assert empty.tables == full.tables
+    whole = Talk(*((Node(), full) if asker_is_empty else (full, Node())))
+    assert len(second.questions) < len(whole.questions), "what is equal by now is not descended into again"
+
+
 def test_few_differences_cost_little() -> None:
     a, b = filled(20_000, value="x" * 100), filled(20_000, value="x" * 100)
     for number in range(0, 20_000, 5_000):
@@ -223,7 +197,18 @@ def test_a_reply_to_another_question_ends_the_dialogue() -> None:
     dialogue.question()
     assert dialogue.replied(Taken()) == ()
     assert dialogue.question() is None
+    assert dialogue.broken_off
     assert b.roots() != a.roots()
+
+
+def test_a_busy_peer_was_not_compared_with() -> None:
+    a = filled(1)
+    dialogue = Dialogue(lambda: a)
+    dialogue.question()
+    assert dialogue.replied(Busy()) == ()
+    assert dialogue.question() is None
+    assert dialogue.broken_off
+    assert not Talk(a, filled(2)).dialogue.broken_off
 
 
 def test_a_peer_that_looks_at_nothing_is_not_asked_for_ever() -> None:

@@ -158,6 +158,9 @@ class Dialogue:
 
     `in_vain` are versions that were exchanged before, in a dialogue that went well, and still are missing: they cannot be
     had or cannot be kept, and are let be. `exchanged` are those of this dialogue.
+
+    `broken_off`: the peer said what is no reply to the question, or that it is busy. Nothing is known then of what was not
+    compared, and what was asked for may not have come.
     """
 
     def __init__(self, look: Look, in_vain: Container[Missing] = frozenset(), room: Room | None = None) -> None:
@@ -170,6 +173,7 @@ class Dialogue:
         )
         self._asked: Question | None = None
         self.exchanged: set[Missing] = set()
+        self.broken_off = False
         self.differing_buckets = 0
         self.pulled = 0
         self.pushed = 0
@@ -217,6 +221,7 @@ class Dialogue:
                 self._forget(table)
             case _:
                 self._steps.clear()
+                self.broken_off = True
         return ()
 
     def _descend(

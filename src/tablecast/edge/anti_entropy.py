@@ -1,7 +1,8 @@
 """Comparing with peers: when, with whom, and how fast. What is said is decided by `core.anti_entropy`.
 
 A round compares this node with one peer that is online. One follows soon after each connection, and then one per
-interval; a round that found something is followed by another soon, until one is silent. Peers take turns.
+interval; a round that found something is followed by another soon, until one is silent. One that came to no end is not a
+comparison, and is followed by another after 1 to 32 s, if the interval is not shorter. Peers take turns.
 
     {prefix}/replication/sync/{node}            questions to a node
     {prefix}/replication/sync/{node}/replies    replies to it; the question names it as its response topic
@@ -9,8 +10,9 @@ interval; a round that found something is followed by another soon, until one is
 While this node publishes a backlog, or takes one in, what differs is mostly on its way. Comparing then would bring it twice
 and out of order, so a node neither asks nor answers (`Busy`) for a while, but not for ever: it may never be idle.
 
-One question is under way at a time, and its reply is known by its correlation data. No reply within some seconds, or a lost
-connection, ends the round: nothing of it is worth keeping, the next one finds what is left. Questions and replies expire at
+One question is under way at a time, and its reply is known by its correlation data: numbers that begin at random, since a
+broker may still have replies for the life of this node before. No reply within some seconds, one that makes no sense, or a
+lost connection ends the round: nothing of it is worth keeping, the next one finds what is left. Questions and replies expire at
 the broker, so that a node that comes back is not asked what nobody waits for any more. A node asks and answers only so often
 per second: comparing must not get in the way of events.
 
@@ -27,7 +29,7 @@ from typing import Any
 
 from tablecast.codec.sync import AskRoots, Busy, Push, Question, Reply, Taken, decode_question, decode_reply, encode
 from tablecast.core.anti_entropy import Dialogue, Missing, reply
-from tablecast.core.backoff import Chance
+from tablecast.core.backoff import Backoff, Chance
 from tablecast.core.passable import FORGET_ROUNDS, Passable
 from tablecast.core.publishing import FIRST_FAILURE, PACKET_TOO_LARGE
 from tablecast.edge.base import Delivery, Limits, Link, Loop, Publication, Replica, Source, Timer
@@ -42,6 +44,7 @@ EXPIRES_SECONDS = 30  # of a question or reply at the broker
 QUESTION_SECONDS = 0.01  # between two questions: at most 100 messages of 64 KiB per second
 MAX_REPLIES_PER_SECOND = 200  # to all askers; a question beyond is not answered, and asked again in a later round
 MAX_PUT_OFF_INTERVALS = 5  # how long a node that is busy puts comparing off
+FIRST_QUESTIONS = 2**53  # numbers that the first question may have: as many as there are chances
 MAX_IN_VAIN = 10_000  # versions remembered per peer as exchanged in vain, until FORGET_ROUNDS rounds later
 PACKET_OVERHEAD_BYTES = 256  # of a PUBLISH besides its payload and the two topics' common beginning
 
@@ -72,7 +75,8 @@ class AntiEntropy:
         self._memories: dict[str, _Memory] = {}
         self._asking: _Asking | None = None
         self._next_round: Timer | None = None
-        self._asked = 0  # questions ever: their numbers are the correlation data
+        self._asked = int(chance() * FIRST_QUESTIONS)  # the number of the last question, which is its correlation data
+        self._backoff = Backoff(chance)  # after rounds that came to no end
         self._last_peer = ""
         self._budget = _Budget(loop)
         self._is_moving = is_moving
@@ -90,7 +94,7 @@ class AntiEntropy:
         """The broker's answer to a message of a size."""
         self._passable.acknowledged(size, reason)
         if reason == PACKET_TOO_LARGE:
-            self._end_round()
+            self._forget_round()
             self._schedule(SOON_SECONDS)
         elif reason >= FIRST_FAILURE:
             self._board.failed(
@@ -106,7 +110,7 @@ class AntiEntropy:
 
     def disconnected(self) -> None:
         self._passable.lost()
-        self._end_round()
+        self._forget_round()
         self._peers.clear()
         self._memories.clear()
         self._board.peers(())
@@ -159,7 +163,7 @@ class AntiEntropy:
             return
         self._asked += 1
         asking.correlation = self._asked.to_bytes(8, "big")
-        asking.timeout = self._loop.call_later(REPLY_SECONDS, self._end_round)
+        asking.timeout = self._loop.call_later(REPLY_SECONDS, self._break_off)
         topic = f"{self._base}/{asking.peer}"
         self._send(topic, question, f"{self._base}/{self._replica.node_id}/replies", asking.correlation)
 
@@ -172,11 +176,14 @@ class AntiEntropy:
             events = asking.dialogue.replied(decode_reply(delivery.payload))
         except InvalidRequest as error:
             _log.warning("%s replied what cannot be read: %s", asking.peer, error)
-            self._end_round()
+            self._break_off()
+            return
+        if asking.dialogue.broken_off:
+            self._break_off()
             return
         go_on = partial(self._go_on, asking)
         if events:
-            self._replica.apply(events, Source.SYNC, self._then(go_on))
+            self._replica.apply(events, Source.SYNC, self._then(go_on, partial(self._break_off_if, asking)))
         else:
             go_on()
 
@@ -191,6 +198,7 @@ class AntiEntropy:
     def _finished(self, asking: _Asking) -> None:
         dialogue = asking.dialogue
         self._asking = None
+        self._backoff.reset()
         self._memories.setdefault(asking.peer, _Memory()).learn(dialogue.exchanged)
         self._passable.compared()
         moved = bool(dialogue.pulled or dialogue.pushed)
@@ -200,7 +208,17 @@ class AntiEntropy:
             _log.info("%s: %d pulled, %d pushed, %.1f s", asking.peer, dialogue.pulled, dialogue.pushed, seconds)
             self._schedule(SOON_SECONDS)
 
-    def _end_round(self) -> None:
+    def _break_off(self) -> None:
+        """The round comes to no end: it is not counted, nothing is learnt from it, and another follows."""
+        if self._asking is not None:
+            self._forget_round()
+            self._schedule(min(self._backoff.next(), self._interval_seconds))
+
+    def _break_off_if(self, asking: _Asking) -> None:
+        if asking is self._asking:
+            self._break_off()
+
+    def _forget_round(self) -> None:
         self._quiet()
         self._asking = None
 
@@ -240,8 +258,10 @@ class AntiEntropy:
         self._passable.sent(len(data))
         self._link.publish(Publication(topic, data, response_topic, correlation, EXPIRES_SECONDS), -len(data))
 
-    def _then(self, go_on: Callable[[], None]) -> Callable[[Any, BaseException | None], None]:
-        """Goes on once events are durable. If they could not be: the asker waits in vain, and the round ends."""
+    def _then(
+        self, go_on: Callable[[], None], failed: Callable[[], None] = lambda: None
+    ) -> Callable[[Any, BaseException | None], None]:
+        """Goes on once events are durable. If they could not be, a peer that asks waits in vain."""
 
         def done(outcomes: Any, error: BaseException | None) -> None:
             if error is None:
@@ -249,7 +269,7 @@ class AntiEntropy:
                 go_on()
             else:
                 self._board.failed(error)
-                self._end_round()
+                failed()
 
         return done
 
