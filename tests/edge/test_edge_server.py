@@ -85,6 +85,36 @@ def test_a_server_is_a_node(tmp_path: Path) -> None:
         assert notes(till) == [(1, "from the hall"), (2, "from the till")]
 
 
+def test_a_server_counts_what_cannot_be_published(tmp_path: Path) -> None:
+    rights = tmp_path / "rights"
+    rights.write_text(
+        "topic read #\ntopic write tablecast/replication/nodes/#\ntopic write tablecast/replication/sync/#\n"
+    )
+    rights.chmod(0o600)
+    with (
+        running(tmp_path, f"acl_file {rights}") as broker,
+        serving("--data", str(tmp_path / "data"), "--node-id", "hall", TABLECAST_MQTT=broker.url) as url,
+        tablecast.connect(url, user="system", password=PASSWORD) as client,
+    ):
+        client.execute(SCHEMA)
+        client.execute("INSERT INTO app.notes VALUES (1, ?)", ["x" * 300_000])
+        until_shown(client, "set_aside = 1 AND publish_errors = 1 AND last_error LIKE 'invalid_event%'")
+        assert scrape(url)["replication_events_set_aside_total"] == 1
+        assert scrape(url)["replication_publish_errors_total"] == 1
+        client.execute("INSERT INTO app.notes VALUES (2, 'refused')")
+        until_shown(client, "publish_errors > 1 AND last_error LIKE '%not authorised%'")
+        found = scrape(url)
+        assert found["replication_publish_errors_total"] > 1
+        assert found["replication_events_set_aside_total"] == 1, "what is refused waits"
+        assert found["replication_events_published_total"] == 0
+
+
+def until_shown(client: tablecast.Client, condition: str) -> None:
+    """As soon as the server shows it. Tests have a time limit."""
+    while not client.query(f"SELECT * FROM system.replication WHERE {condition}").rows:
+        pass
+
+
 def test_a_server_without_a_broker_shows_no_node(tmp_path: Path) -> None:
     with (
         serving("--data", str(tmp_path)) as url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -288,7 +289,13 @@ def test_an_oversize_row_is_kept_and_set_aside_and_the_rest_flows(broker: Broker
         assert aside.outgoing
         assert aside.key == "app.notes:1"
         assert "256" in aside.reason or "262144" in aside.reason
-        until(a, lambda status: status.pending == 0)
+        status = until(a, lambda status: status.pending == 0 and status.published == 1)
+        assert (status.set_aside, status.publish_errors) == (1, 1)
+        assert status.last_error is not None
+        assert status.last_error.startswith("invalid_event: ")
+        assert "app.notes:1" in status.last_error and aside.reason in status.last_error
+        [shown] = a.query("SELECT set_aside, publish_errors, last_error FROM system.replication").rows
+        assert shown == (1, 1, status.last_error)
 
 
 @pytest.mark.parametrize("option", ["message_size_limit 10000", "max_packet_size 10000"])
@@ -301,6 +308,7 @@ def test_a_broker_with_a_limit_of_its_own_does_not_block_the_rest(tmp_path: Path
         until(a, lambda status: status.pending == 0)
         assert [aside.key for aside in a.replication.quarantine() if aside.outgoing] == ["app.notes:1"]
         assert a.replication.status().publish_errors > 0
+        assert a.replication.status().set_aside == 1
 
 
 @pytest.mark.parametrize("option", ["message_size_limit 10000", "max_packet_size 10000"])
@@ -346,6 +354,7 @@ def test_a_broker_that_gives_no_right_to_publish_is_reported_and_nothing_is_lost
         assert status.last_error is not None
         assert "not authorised" in status.last_error
         assert status.pending == 1
+        assert status.set_aside == 0, "it waits"
         rights.write_text("topic readwrite #\n")
         broker.stop()
         broker.start()
@@ -415,6 +424,40 @@ def test_a_node_keeps_its_name_and_its_outbox(absent: Broker, tmp_path: Path) ->
         broker.start()
         db.replicate(broker.url)
         until(db, lambda status: status.pending == 0 and status.published == 1)
+
+
+@pytest.mark.parametrize("clock", [None, FakeClock(0)], ids=["with a clock", "without a clock"])
+def test_a_node_whose_disk_is_lost_gets_everything_back_and_goes_on(broker: Broker, clock: FakeClock | None) -> None:
+    options = {} if clock is None else {"clock": clock}
+    with node(broker.url, "b") as b:
+        with node(broker.url, "a", **options) as a:
+            a.execute(WRITE, [1, "published"])
+            until(b, lambda status: status.applied == 1)
+            before = a.replication.identity()
+        with node(broker.url, "a", **(options or {"clock": lambda: time.time_ns() // 10**6 + 1_000})) as a:
+            assert a.replication.identity() != before
+            a.execute(WRITE, [2, "right away"])
+            until(a, lambda _: _equal(a, b))
+            assert notes(a) == [(1, "published"), (2, "right away")]
+        assert b.replication.status().seen == 0, "no new event has an old number"
+
+
+def test_the_status_of_the_outbox(absent: Broker) -> None:
+    with node(absent.url, "a") as a:
+        assert a.replication.outbox_status() == (0, False, None)
+        a.execute(WRITE, [1, "waits"])
+        assert a.replication.outbox_status() == (1, False, None)
+        began_ms = time.time_ns() // 10**6
+        absent.start()
+        until(a, lambda status: status.pending == 0)
+        pending, online, last_flush_ms = a.replication.outbox_status()
+        assert (pending, online) == (0, True)
+        assert last_flush_ms is not None
+        assert began_ms <= last_flush_ms <= time.time_ns() // 10**6
+        [shown] = a.query("SELECT pending, online, epoch_ms(last_flush) FROM system.replication").rows
+        assert shown == (0, True, last_flush_ms)
+    with database() as alone:
+        assert alone.replication.outbox_status() == (0, False, None)
 
 
 def test_settings_that_make_no_sense_are_refused_and_leave_nothing_behind() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from tablecast.core.backoff import Backoff, Chance
@@ -66,8 +67,8 @@ class Publisher:
         self._due = False  # a pump is on its way
         self._dropping = False
         self._settled: int | None = None
-        self._saved: int | None = None
         self._saving = False
+        self._saving_again = Backoff(chance)
         self._sent_at: dict[int, float] = {}
         self._took: list[float] = []  # seconds from sending to acknowledgement, not reported yet
         self._busy_since: float | None = None
@@ -152,7 +153,7 @@ class Publisher:
 
     def _set_aside(self, seq: int, reason: str) -> None:
         self._sent_at.pop(seq, None)
-        self._board.refused(PermissionDenied(f"event {seq} was set aside: {reason}", seq=seq))
+        self._board.refused(PermissionDenied(f"event {seq} was set aside: {reason}", seq=seq), set_aside=True)
         self._replica.set_aside(seq, reason, self._reported)
 
     def _paused(self, reason: int) -> None:
@@ -186,15 +187,18 @@ class Publisher:
 
     def _save(self) -> None:
         assert self._settled is not None
-        self._saved = self._settled
-        self._replica.published(self._settled, self._on_saved)
+        self._replica.published(self._settled, partial(self._on_saved, self._settled))
 
-    def _on_saved(self, answer: Any, error: BaseException | None) -> None:
-        self._saving = False
+    def _on_saved(self, seq: int, answer: Any, error: BaseException | None) -> None:
+        """A position that could not be saved is tried again: nothing else would, if no event follows."""
         self._reported(answer, error)
         self._refresh()
-        if error is None and self._settled != self._saved:
-            self._saving = True
+        if error is not None:
+            self._loop.call_later(self._saving_again.next(), self._save)
+            return
+        self._saving_again.reset()
+        self._saving = self._settled != seq
+        if self._saving:
             self._loop.call_later(SAVE_SECONDS, self._save)
 
     # --- how it goes ---

@@ -9,10 +9,12 @@ from typing import Any
 from tablecast.core.anti_entropy import Tree
 from tablecast.edge.base import Done, Loop, Source
 from tablecast.engine.apply_events import ApplyEvents
+from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.outbox import DropOldest, OutboxEntry, Published, Quarantine
 from tablecast.engine.writer import Ticket
+from tablecast.model.replication import Quarantined
 
 
 class EngineReplica:
@@ -39,6 +41,15 @@ class EngineReplica:
     def on_growth(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls `wake` on the loop whenever the outbox grew, until the returned function is called."""
         return self._engine.feed.subscribe(self._replication.outbox_topic_id, lambda: self._on_loop(wake))
+
+    def on_set_aside(self, tell: Callable[[Sequence[Quarantined]], None]) -> Callable[[], None]:
+        """Calls `tell` on the loop with events that a local write could not make, until the returned function is called."""
+
+        def committed(commit: Commit) -> None:
+            if commit.set_aside:
+                self._on_loop(tell, commit.set_aside)
+
+        return self._engine.feed.listen(committed)
 
     def block_above(self, limit: int | None) -> None:
         self._replication.block_above = limit

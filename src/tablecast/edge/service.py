@@ -63,7 +63,7 @@ class EdgeService:
             raise
         replica = EngineReplica(engine, self._loop)
         self._node = EdgeNode(replica, self._link, self._loop, chance.random, settings, self._board)
-        self._stop_waking = replica.on_growth(self._node.publisher.woken)
+        self._stop_hearing = replica.on_growth(self._node.publisher.woken), replica.on_set_aside(self._board.unsendable)
         self._thread = threading.Thread(target=self._run, name="tablecast-edge", daemon=True)
 
     def observe(self, observer: EdgeObserver) -> None:
@@ -93,7 +93,8 @@ class EdgeService:
             return
         self._engine.replication.carrier = None
         self._engine.replication.block_above = None
-        self._stop_waking()
+        for stop_hearing in self._stop_hearing:
+            stop_hearing()
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
         self._board.close()

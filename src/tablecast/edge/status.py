@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tablecast.errors import TablecastError
+from tablecast.errors import InvalidEvent, TablecastError
+from tablecast.model.replication import Quarantined
 from tablecast.model.replication_status import ReplicationStatus
 
 
@@ -59,9 +60,15 @@ class StatusBoard:
         """Something went wrong, and the node goes on."""
         self._replace(**self._told(error))
 
-    def refused(self, error: BaseException) -> None:
-        """The broker did not take an event."""
-        self._replace(**self._told(error), publish_errors=self.status.publish_errors + 1)
+    def refused(self, error: BaseException, *, set_aside: bool = False) -> None:
+        """The broker did not take an event; `set_aside`: it is not offered again."""
+        self._add({"publish_errors": 1, "set_aside": set_aside}, **self._told(error))
+
+    def unsendable(self, events: Sequence[Quarantined]) -> None:
+        """Local writes that no event can tell."""
+        last = events[-1]
+        error = InvalidEvent(f"event {last.seq} of {last.key} was set aside: {last.reason}", seq=last.seq)
+        self._add({"publish_errors": len(events), "set_aside": len(events)}, **self._told(error))
 
     def connected(self) -> None:
         self._replace(online=True)

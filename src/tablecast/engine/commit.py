@@ -32,6 +32,7 @@ from tablecast.engine.overlay import merged
 from tablecast.engine.undo import ChangeIndex, KeptTable, Listed, Undo
 from tablecast.engine.versions import add_sum, bucket_record
 from tablecast.model.change import ChangeRun, Op
+from tablecast.model.replication import Quarantined
 from tablecast.storage.base import Batch, Family, Store
 
 SMALL_BATCH_BYTES = 16 * 2**10  # a log batch up to this size is at hand for who waits for it; a larger one is read
@@ -54,6 +55,7 @@ class Commit:
     touched: frozenset[int] = frozenset()  # tables whose rows it changed: by runs, by a load, or as their time was over
     befores: Mapping[int, Befores] = field(default_factory=dict)  # of those whose changes are kept
     small_batches: Sequence[tuple[int, int, bytes]] = ()  # (topic, partition, log batch), for who waits for messages
+    set_aside: Sequence[Quarantined] = ()  # events of its rows that no node could take
 
     @property
     def unlisted(self) -> frozenset[int]:
@@ -97,6 +99,7 @@ class PendingCommit:
         self._small_batches: list[tuple[int, int, bytes]] = []
         self._log_starts: dict[tuple[int, int], LogStart] = {}
         self._sums: Sums = {}
+        self._set_aside: list[Quarantined] = []
         self._runs: list[ChangeRun] = []
         self._deduplicated = 0
         self._letters = 0
@@ -192,6 +195,7 @@ class PendingCommit:
             self._change_starts.update(decision.change_starts)
             self._dirty = True
         self._runs += decision.runs
+        self._set_aside += told.set_aside
         self._deduplicated += deduplicated
         self._letters += len(decision.letters)
         self.catalog = catalog
@@ -290,7 +294,7 @@ class PendingCommit:
             counts |= {place: end.appended for place, end in self._loaded.ends.items()}
         commit = Commit(
             self.seq, self.ts_ms, tuple(self._runs), ends, starts, self.catalog, self._deduplicated, counts, self._letters,
-            self._loaded, frozenset(self._touched), befores, self._small_batches,
+            self._loaded, frozenset(self._touched), befores, self._small_batches, self._set_aside,
         )  # fmt: skip
         return self._batch, commit
 

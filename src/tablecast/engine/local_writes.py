@@ -45,6 +45,7 @@ class Replicated:
     records: list[Record] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)
+    set_aside: list[Quarantined] = field(default_factory=list)
 
 
 NO_EVENTS = Replicated()
@@ -70,6 +71,7 @@ def local_writes(view: View, runs: Sequence[ChangeRun], outbox_limit: int | None
         ],
         telling.appends,
         telling.versions.sums,
+        [aside for _, aside in telling.set_aside],
     )
 
 

@@ -20,7 +20,7 @@ from tablecast.engine.outbox import Outbox, OutboxEntry, Published
 from tablecast.engine.quarantine import ClearQuarantine, quarantined
 from tablecast.engine.replicas import Entry, Replicas, durable_replicas
 from tablecast.model.replication import SEQ_SHIFT, Quarantined
-from tablecast.model.replication_status import ReplicationStatus
+from tablecast.model.replication_status import OutboxStatus, ReplicationStatus
 
 if TYPE_CHECKING:
     from tablecast.engine.engine import Engine
@@ -75,6 +75,10 @@ class Replication:
         identity = self.identity()
         name = None if identity is None else identity.node_id
         return ReplicationStatus(name, self.sequence(), self.pending(), self.dropped())
+
+    def outbox_status(self) -> OutboxStatus:
+        """Of the status, what is about the outbox: pending, online, last flush. Never waits."""
+        return self.status().outbox_status
 
     def watch(self) -> Iterator[ReplicationStatus]:
         """The status now, and again whenever it changed, until replication is stopped."""

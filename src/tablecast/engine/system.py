@@ -145,7 +145,7 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         "*node_id TEXT, broker TEXT, online BOOLEAN, sequence BIGINT, pending BIGINT, given_up BIGINT, "
         "last_flush TIMESTAMP, last_error TEXT, last_error_at TIMESTAMP, published BIGINT, publish_errors BIGINT, "
         "applied BIGINT, beaten BIGINT, seen BIGINT, quarantined BIGINT, ahead BIGINT, peers TEXT, rounds BIGINT, "
-        "differing BIGINT, pulled BIGINT, pushed BIGINT, last_compared TIMESTAMP",
+        "differing BIGINT, pulled BIGINT, pushed BIGINT, last_compared TIMESTAMP, set_aside BIGINT",
     ),
     (
         rows.replication_quarantine, Role.SERVICE,

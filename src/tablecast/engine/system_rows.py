@@ -213,7 +213,7 @@ def replication(engine: Engine) -> Rows:
             now.node_id, now.broker, now.online, now.sequence, now.pending, now.given_up, now.last_flush_ms,
             now.last_error, now.last_error_ms, now.published, now.publish_errors, now.applied, now.beaten, now.seen,
             now.quarantined, now.ahead, ", ".join(now.peers), now.rounds, now.differing, now.pulled, now.pushed,
-            now.last_compared_ms,
+            now.last_compared_ms, now.set_aside,
         )  # fmt: skip
 
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class OutboxStatus(NamedTuple):
+    """How the outbox goes: what whoever waits for it, or draws it, needs."""
+
+    pending: int  # events that no broker has acknowledged
+    online: bool
+    last_flush_ms: int | None  # when the broker had acknowledged every event that there was
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +28,8 @@ class ReplicationStatus:
     last_error: str | None = None
     last_error_ms: int | None = None
     published: int = 0
-    publish_errors: int = 0
+    publish_errors: int = 0  # events that were refused by the broker, or could not be made
+    set_aside: int = 0  # of them those that are not sent again: they are in the quarantine
     applied: int = 0
     beaten: int = 0  # events that lost against what was here
     seen: int = 0  # events that came again
@@ -31,3 +41,7 @@ class ReplicationStatus:
     differing: int = 0  # of them those that found something
     pulled: int = 0  # events that they brought
     pushed: int = 0  # and gave
+
+    @property
+    def outbox_status(self) -> OutboxStatus:
+        return OutboxStatus(self.pending, self.online, self.last_flush_ms)

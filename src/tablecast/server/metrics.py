@@ -381,7 +381,10 @@ def _replication(now: ReplicationStatus) -> Iterator[Metric]:
     yield _gauge("replication_sequence_number_current", "The number of this node's last event in its epoch.", count)
     yield _gauge("replication_peers", "Other nodes that are online.", len(now.peers))
     yield _count("replication_events_published_total", "Events that the broker acknowledged.", now.published)
-    yield _count("replication_publish_errors_total", "Events that the broker refused.", now.publish_errors)
+    yield _count(
+        "replication_publish_errors_total", "Events refused by the broker or over a limit.", now.publish_errors
+    )
+    yield _count("replication_events_set_aside_total", "Of them, those that are not sent again.", now.set_aside)
     yield _count("replication_events_dropped_total", "Events given up for want of room, ever.", now.given_up)
     yield _labelled_count(
         "replication_events_received_total",
