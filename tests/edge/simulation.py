@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from tablecast.core.backoff import MAX_BACKOFF_SECONDS
@@ -56,6 +56,7 @@ ROWS = 12  # few, so that nodes write to the same ones
 WRITTEN_BUCKETS = sorted({bucket_of(f"{TABLE}:{row}") for row in range(ROWS)})
 SKEW_MS = 3_600_000
 COMMIT_SECONDS = (0.0, 0.02)
+SLOW_COMMIT_SECONDS = (0.0, 0.3)
 COMPARE_SECONDS = 60.0
 PAUSES_SECONDS = (0.0, 0.001, 0.1, 3.0, 40.0)
 QUIET_ROUNDS = 60  # of comparing, until all must be equal
@@ -96,12 +97,31 @@ class InTurn(EngineReplica):
         self._random = random
 
     def submit(self, command: Command, done: Done) -> None:
+        answer, error = self._done(command)
+        self._life.call_later(self._random.uniform(*COMMIT_SECONDS), done, answer, error)
+
+    def _done(self, command: Command) -> tuple[Any, TablecastError | None]:
         LiteralRule.now_ms = self._engine.now_ms()
         try:
-            answer, error = self._execute(command), None
-        except TablecastError as e:
-            answer, error = None, e
-        self._life.call_later(self._random.uniform(*COMMIT_SECONDS), done, answer, error)
+            return self._execute(command), None
+        except TablecastError as error:
+            return None, error
+
+
+class TakesTime(InTurn):
+    """Commands are done some time after they are submitted, and told at once: a crash in between leaves nothing of them."""
+
+    def __init__(self, engine: Engine, loop: Life, random: Random) -> None:
+        super().__init__(engine, loop, random)
+        self._free_at = 0.0
+
+    def submit(self, command: Command, done: Done) -> None:
+        now = self._life.time()
+        self._free_at = max(self._free_at, now) + self._random.uniform(*SLOW_COMMIT_SECONDS)
+        self._life.call_later(self._free_at - now, self._finish, command, done)
+
+    def _finish(self, command: Command, done: Done) -> None:
+        done(*self._done(command))
 
 
 class LiteralRule:
@@ -155,7 +175,7 @@ class SimulatedNode:
         self.engine.replication.claim_identity(self.name)
         self.session = Session(self.engine, world.queries)
         self.board = StatusBoard(self._clock)
-        replica = InTurn(self.engine, self._life, world.random)
+        replica = world.replica(self.engine, self._life, world.random)
         self._link = world.network.link(outfit("tablecast", self.name))
         settings = EdgeSettings(compare_seconds=COMPARE_SECONDS)
         self._edge = EdgeNode(replica, self._link, self._life, world.random.random, settings, self.board)
@@ -202,6 +222,7 @@ class SimulatedNode:
 
 @dataclass
 class World:
+    replica: ClassVar[type[InTurn]] = InTurn
     seed: int
     steps: int = 60
     random: Random = field(init=False)

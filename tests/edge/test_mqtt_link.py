@@ -90,6 +90,70 @@ async def listening(link: MqttLink, user: User) -> None:
     await user.next("acknowledged")
 
 
+def fields_of_connect(packet: bytes) -> dict[str, Any]:
+    """The variable header of a CONNECT of MQTT 5 (3.1.2), read byte by byte."""
+    assert packet[0] == 0x10, "a CONNECT"
+    rest, at = variable_integer(packet, 1)
+    assert len(packet) == at + rest, "and nothing else"
+    assert packet[at : at + 7] == b"\x00\x04MQTT\x05"
+    found: dict[str, Any] = {"flags": packet[at + 7], "keep alive": int.from_bytes(packet[at + 8 : at + 10], "big")}
+    length, at = variable_integer(packet, at + 10)
+    end = at + length
+    while at < end:
+        name, size = PROPERTIES[packet[at]]
+        found[name] = int.from_bytes(packet[at + 1 : at + 1 + size], "big")
+        at += 1 + size
+    size = int.from_bytes(packet[end : end + 2], "big")
+    return found | {"client id": packet[end + 2 : end + 2 + size].decode()}
+
+
+PROPERTIES = {
+    0x11: ("session expiry interval", 4),
+    0x21: ("receive maximum", 2),
+    0x27: ("maximum packet size", 4),
+}
+
+
+def variable_integer(packet: bytes, at: int) -> tuple[int, int]:
+    """Its value, and where it ends."""
+    value = shift = 0
+    while True:
+        value |= (packet[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if packet[at - 1] < 0x80:
+            return value, at
+
+
+CLEAN_START, WILL, WILL_QOS_1, WILL_RETAIN = 0x02, 0x04, 0x08, 0x20
+
+
+@on_a_loop
+async def test_what_a_node_says_when_it_connects(tmp_path: Path) -> None:
+    """As a broker hears it: the session is kept for a day, and only so much comes without an acknowledgement."""
+    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(2)
+        assert head[1] < 0x80, "a short packet"
+        heard.set_result(head + await reader.readexactly(head[1]))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with linked(parse_address(f"mqtt://127.0.0.1:{port}"), "tablecast-till"):
+            said = fields_of_connect(await asyncio.wait_for(heard, PATIENCE_SECONDS))
+    assert said == {
+        "flags": WILL | WILL_QOS_1 | WILL_RETAIN,
+        "keep alive": 30,
+        "session expiry interval": 86_400,
+        "receive maximum": 1_000,
+        "maximum packet size": 524_288,
+        "client id": "tablecast-till",
+    }
+    assert not said["flags"] & CLEAN_START
+
+
 @on_a_loop
 async def test_messages_arrive_with_their_properties_and_are_acknowledged(tmp_path: Path) -> None:
     with running(tmp_path) as broker:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from struggle import Struggle
 
+SEEDS = 6  # of ten seconds each
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_nodes_that_are_killed_end_equal(tmp_path: Path, seed: int) -> None:
     struggle = Struggle(seed, tmp_path)
     struggle.run()
