@@ -90,6 +90,7 @@ STATEMENTS = [
     Row(s.Nack,                SERVICE, "NACK app.events GROUP 'nack_{role}' OFFSET 0",
         "CONSUME FROM app.events GROUP 'nack_{role}' LIMIT 1"),
     Row(s.Redrive,             DBA,     "REDRIVE TOPIC app.dead ALL"),
+    Row(s.CancelJob,           DBA,     "CANCEL JOB 'retention'"),
     Row(s.ResetGroup,          DBA,     "RESET GROUP 'reset_{role}' ON app.events TO EARLIEST",
         "CONSUME FROM app.events GROUP 'reset_{role}' LIMIT 1"),
     # pipelines
