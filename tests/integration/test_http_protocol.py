@@ -306,7 +306,7 @@ class Nothing:
 def test_a_full_queue_is_503_with_a_time_to_come_back() -> None:
     with ServerThread() as server:
         server.sql("CREATE TABLE t (id INT PRIMARY KEY)")
-        server.sql("INSERT INTO t VALUES (?)", [0])  # prepared from now on; what has to be planned first waits for room
+        server.sql("INSERT INTO t VALUES (?)", [0])  # which is prepared from now on
         hold, engine = Hold(), server.db.engine
         engine.submit(hold)
         try:
@@ -316,6 +316,10 @@ def test_a_full_queue_is_503_with_a_time_to_come_back() -> None:
                     engine.submit(Nothing(), wait=False)
             answers = [
                 server.post("/sql", {"sql": "INSERT INTO t VALUES (?)", "params": [1]}),
+                server.post("/sql", {"sql": "INSERT INTO t VALUES (7)"}),
+                server.post("/sql", {"sql": "UPDATE t SET id = 1"}),
+                server.post("/sql", {"sql": "BEGIN; INSERT INTO t VALUES (1); COMMIT"}),
+                server.post("/sql", {"sql": "SELECT 1; CREATE TABLE u (id INT PRIMARY KEY)"}),
                 server.post("/tables/default.t/rows", [{"id": 2}]),
             ]
             for answer in answers:
