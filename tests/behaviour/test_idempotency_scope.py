@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import tablecast
 from tablecast import Database
-from tablecast.errors import IdempotencyMismatch
+from tablecast.errors import DuplicateKey, IdempotencyMismatch, InvalidRequest, PermissionDenied
 
 INSERT = "INSERT INTO t VALUES (?, 'x')"
 RETURNING = "INSERT INTO t VALUES (?, 'x') RETURNING id, v"
@@ -113,3 +114,71 @@ def test_repeats_that_meet_in_one_commit() -> None:
             assert db.database.verify().problems == []
 
     asyncio.run(meet())
+
+
+TRANSACTION = "BEGIN; INSERT INTO t VALUES (?, 'x'); UPDATE t SET v = v || '!' RETURNING v; COMMIT"
+AS_ANN = "EXECUTE AS USER 'ann' (INSERT INTO mine VALUES (?); SELECT id FROM mine)"
+
+
+def told(results: list[tablecast.Result]) -> list[tuple[str, int, int | None, list[tuple[object, ...]]]]:
+    return [(result.message, result.row_count, result.seq, list(result.rows)) for result in results]
+
+
+@pytest.mark.parametrize("sql", [TRANSACTION, AS_ANN])
+def test_a_whole_transaction_and_another_users_happen_once(tmp_path: Path, sql: str) -> None:
+    with tablecast.open(tmp_path / "db") as db:
+        db.execute("CREATE TABLE t (id INT PRIMARY KEY, v TEXT); CREATE USER TABLE mine (id INT PRIMARY KEY)")
+        db.execute("CREATE TOPIC seen; ALTER TOPIC seen ADD SOURCE t ON ANY; ALTER TOPIC seen ADD SOURCE mine ON ANY")
+        first = told(db.execute_all(sql, [1], idempotency_key="k"))
+        seq = db.engine.seq
+        assert told(db.execute_all(sql, [1], idempotency_key="k")) == first
+        messages = db.read_arrow("seen").num_rows
+    with tablecast.open(tmp_path / "db") as db:
+        assert told(db.execute_all(sql, [1], idempotency_key="k")) == first, "also after a restart"
+        assert db.read_arrow("seen").num_rows == messages
+        with pytest.raises(IdempotencyMismatch):
+            db.execute_all(sql, [2], idempotency_key="k")
+        assert {told_seq for _, _, told_seq, _ in first} == {seq}, "one commit, and it is the same one"
+        assert db.verify().problems == []
+
+
+def test_what_a_transaction_with_a_key_answers_is_what_it_answers_without(db: Database) -> None:
+    plain = told(db.execute_all(TRANSACTION, [1]))
+    db.execute("DELETE FROM t")
+    keyed = told(db.execute_all(TRANSACTION, [1], idempotency_key="k"))
+    assert [(message, count, rows) for message, count, _, rows in keyed] == [
+        (message, count, rows) for message, count, _, rows in plain
+    ]
+    assert [message for message, _, _, _ in keyed] == ["BEGIN", "INSERT 1", "UPDATE 1", "COMMIT"]
+
+
+def test_one_that_fails_leaves_nothing_and_may_be_sent_again(db: Database) -> None:
+    db.execute("INSERT INTO t VALUES (2, 'there')")
+    failing = "BEGIN; INSERT INTO t VALUES (1, 'x'); INSERT INTO t VALUES (2, 'x'); COMMIT"
+    with pytest.raises(DuplicateKey) as caught:
+        db.execute_all(failing, idempotency_key="k")
+    assert caught.value.details["statement"] == 3
+    assert db.query("SELECT id FROM t").rows == [(2,)]
+    db.execute("DELETE FROM t")
+    assert db.execute_all(failing, idempotency_key="k")[-1].row_count == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "BEGIN; INSERT INTO t VALUES (1, 'x')",
+        "INSERT INTO t VALUES (1, 'x'); COMMIT",
+        "BEGIN; INSERT INTO t VALUES (1, 'x'); ROLLBACK",
+        "BEGIN; COMMIT; BEGIN; COMMIT",
+        "EXECUTE AS USER 'ann' (CREATE TABLE x (id INT PRIMARY KEY))",
+    ],
+)
+def test_half_a_transaction_takes_no_key(db: Database, sql: str) -> None:
+    with pytest.raises(InvalidRequest, match="an idempotency key goes with"):
+        db.execute_all(sql, idempotency_key="k")
+    assert db.query("SELECT count(*) FROM t").scalar() == 0
+
+
+def test_only_who_may_act_for_others_may_do_so_with_a_key(db: Database) -> None:
+    with pytest.raises(PermissionDenied):
+        db.session("bob").execute_all(AS_ANN, [1], idempotency_key="k")

@@ -26,7 +26,7 @@ def test_version() -> None:
 
 def test_every_command_has_a_help_text_with_an_example() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert commands == ["sql", "topics", "groups", "tail", "serve", "demo", "verify", "backup", "restore"]
+    assert commands == ["sql", "topics", "groups", "tail", "serve", "demo", "bench", "verify", "backup", "restore"]
     listed = plain(invoke("--help").stdout)
     for command in commands:
         shown = plain(invoke(command, "--help").stdout)

@@ -214,3 +214,20 @@ def test_completion_offers_what_fits(path: Path) -> None:
         assert names.complete("UPDATE app.orders SET cust") == ("cust", ["customer"])
         assert names.complete("CONSUME FROM ord") == ("ord", ["order_events", "orders"])
         assert names.complete("ALTER TOPIC app.") == ("app.", ["app.order_events"])
+
+
+def test_what_was_typed_in_one_shell_comes_back_in_the_next(path: Path, tmp_path: Path, terminals: Terminals) -> None:
+    state = str(tmp_path / "state")
+    first = terminals.open("sql", path, XDG_STATE_HOME=state)
+    first.enter("shop>", "SELECT 'yester' || 'day' AS remembered;")
+    first.expect("yesterday")
+    first.enter("shop>", "\\q")
+    assert first.end()[0] == 0
+    second = terminals.open("sql", path, XDG_STATE_HOME=state)
+    second.expect("shop>")
+    second.type("\x1b[A\x1b[A")  # Up: \q, then the statement
+    second.expect("AS remembered;")
+    second.type("\r")
+    second.expect("yesterday")
+    second.enter("shop>", "\\q")
+    assert second.end()[0] == 0

@@ -60,6 +60,55 @@ def test_a_file_that_cannot_grow_stops_writes_and_loses_nothing(tmp_path: Path) 
         assert verify_engine(db.engine).problems == []
 
 
+# What the write-ahead log's file turns into while the database is open, and what the system then says of it: a disk without
+# room, to which nothing can be written, and a pipe, which takes everything and cannot be synced.
+BECOMES = {
+    "full": ("os.open('/dev/full', os.O_WRONLY)", "No space left on device"),
+    "pipe": ("os.pipe()[1]", "Invalid argument"),
+}
+FAIL = """
+import os, sys
+import tablecast
+from tablecast.errors import WritesStopped
+db = tablecast.open(sys.argv[1], jobs_interval_seconds=3600)
+db.execute("CREATE NAMESPACE app; CREATE TABLE app.t (id INT PRIMARY KEY); CREATE TOPIC app.e;"
+           "ALTER TOPIC app.e ADD SOURCE app.t ON ANY")
+for number in range(20):
+    db.execute("INSERT INTO app.t VALUES (?)", (number,))
+logs = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")
+        and os.readlink(f"/proc/self/fd/{fd}").endswith(".log")]
+assert logs
+for log in logs:
+    os.dup2(BECOMES, log)
+for attempt in range(2):
+    try:
+        db.execute("INSERT INTO app.t VALUES (?)", (100 + attempt,))
+        print("acknowledged after a failure")
+    except WritesStopped as error:
+        print(error)
+assert db.query("SELECT count(*) FROM app.t").scalar() == 20
+assert db.read_arrow("app.e").num_rows == 20
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", BECOMES)
+def test_a_log_that_takes_no_more_stops_writes_and_loses_nothing(tmp_path: Path, kind: str) -> None:
+    becomes, reason = BECOMES[kind]
+    script = FAIL.replace("BECOMES", becomes)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "db")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert reason in first
+    assert second.startswith("writes stopped")
+    with tablecast.open(tmp_path / "db") as db:
+        found = [row[0] for row in db.query("SELECT id FROM app.t ORDER BY id").rows]
+        assert found == list(range(20))
+        assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == 20
+        assert verify_engine(db.engine).problems == []
+
+
 # --- damaged files ------------------------------------------------------------------------------------------
 
 ROWS = 300
@@ -166,6 +215,18 @@ def test_a_flipped_bit_is_an_error_or_harmless(
             refused += 1
         shutil.rmtree(path)
     assert refused > 0
+
+
+@pytest.mark.parametrize("pattern", ["store/OPTIONS-*", "store/IDENTITY", "store/rocksdict-config.json"])
+def test_what_is_not_needed_to_read_may_be_damaged(closed: Path, tmp_path: Path, pattern: str) -> None:
+    """Options are the program's own, not those of the file; nobody asks for the identity."""
+    file = max(closed.glob(pattern), key=lambda found: found.stat().st_size).relative_to(closed)
+    for position in spread((closed / file).stat().st_size, 4):
+        path = tmp_path / f"at-{position}"
+        shutil.copytree(closed, path)
+        flipped(path / file, position)
+        assert everything(path) == WHOLE, f"a bit flipped at {position} of {file} changed what is read"
+        shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.999])

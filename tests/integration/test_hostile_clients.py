@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,29 @@ def test_connections_that_begin_and_do_not_go_on(server: ServerProcess, sent: by
             client.sendall(sent)
         assert server.sql("SELECT 1 AS one")[0]["rows"] == [[1]]
         assert {received(client).split(b"\r\n")[0] for client in clients} == {b"HTTP/1.1 408 Request Timeout"}
+
+
+def test_heads_and_bodies_that_trickle_in(server: ServerProcess) -> None:
+    """A byte now and then keeps a connection busy, not alive: the time is for the whole head, and for the whole body."""
+    head = b"POST /v1/api/sql HTTP/1.1\r\nHost: x\r\nA: "
+    body = (
+        f"POST /v1/api/sql HTTP/1.1\r\nHost: x\r\nAuthorization: {basic('system', PASSWORD)}\r\n"
+        'Content-Type: application/json\r\nContent-Length: 5000000\r\n\r\n{"sql": "'
+    ).encode()
+    with ExitStack() as stack, bounded(server, growth_mib=50):
+        clients = [stack.enter_context(closing(connect(server))) for _ in range(MAX_CONNECTIONS - 20)]
+        for number, client in enumerate(clients):
+            client.sendall(head if number % 2 else body)
+        waiting = set(clients)
+        while waiting:
+            answered, _, _ = select.select(list(waiting), [], [], 0.05)
+            waiting -= set(answered)
+            for client in waiting:
+                with suppress(ConnectionError):  # refused since the last look
+                    client.sendall(b"x")
+        assert server.sql("SELECT 1 AS one")[0]["rows"] == [[1]]
+        ends = {received(client).split(b"\r\n")[0] for client in clients}
+        assert ends - {b""} == {b"HTTP/1.1 408 Request Timeout"}, "some were reset, for they went on sending"
 
 
 @pytest.mark.parametrize("ahead", [b"", b"GET /health HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nA:"])

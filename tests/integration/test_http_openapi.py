@@ -11,6 +11,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -33,6 +34,7 @@ def as_it_is(_: Any, value: Any) -> bytes:
 
 
 EXAMPLES = 25  # of each operation: the whole takes seconds
+WRONG_EXAMPLES = 6
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -90,13 +92,28 @@ def _operations() -> list[Any]:
 def test_a_fuzzer_finds_no_lie(server: ServerThread, operation: Any) -> None:
     """Requests as the description allows them: none makes the server fail, and every answer is one that it names."""
 
+    _fuzz(server, operation, GenerationMode.POSITIVE, EXAMPLES)
+
+
+def _refusable() -> list[Any]:
+    """Operations that can be asked wrongly: they take something, or credentials."""
+    takes = {f"{each.method} {each.path}": each.takes or each.parameters or not each.public for each in OPERATIONS}
+    return [operation for operation in _operations() if takes[operation.label]]
+
+
+@pytest.mark.parametrize("operation", _refusable(), ids=lambda operation: operation.label)
+def test_nor_with_what_the_description_does_not_allow(server: ServerThread, operation: Any) -> None:
+    _fuzz(server, operation, GenerationMode.NEGATIVE, WRONG_EXAMPLES)
+
+
+def _fuzz(server: ServerThread, operation: Any, mode: GenerationMode, examples: int) -> None:
     @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(data=st.data())
     def fuzz(data: st.DataObject) -> None:
-        case = data.draw(operation.as_strategy())
+        case = data.draw(operation.as_strategy(generation_mode=mode))
         case.call_and_validate(base_url=server.url, checks=CHECKS, headers={"Authorization": basic("system", PASSWORD)})
 
     fuzz()

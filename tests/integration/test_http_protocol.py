@@ -16,6 +16,9 @@ import pytest
 from server_fixture import PASSWORD, ServerThread, basic
 
 from tablecast.core import failpoint
+from tablecast.engine.decision import Decision
+from tablecast.engine.writer import QUEUE_COMMANDS
+from tablecast.errors import Overloaded
 from tablecast.storage.base import StorageFailure
 from tablecast.testing.failpoints import Gate, raising
 
@@ -273,3 +276,59 @@ def test_what_nobody_foresaw_is_logged_and_not_told(server: ServerThread, caplog
     assert (answer.status, answer.error["code"], answer.error["details"]) == (500, "internal", {"request_id": "lost-1"})
     assert b"secret" not in answer.body
     assert "a secret detail" in caplog.text
+
+
+# --- a full queue -----------------------------------------------------------------------------------------------
+
+
+class Hold:
+    """Keeps the writer busy until the test lets it go on."""
+
+    weight = 1
+    alone = True
+
+    def __init__(self) -> None:
+        self.holding, self.go_on = threading.Event(), threading.Event()
+
+    def decide(self, view: Any) -> Decision:
+        self.holding.set()
+        assert self.go_on.wait(60)
+        return Decision()
+
+
+class Nothing:
+    weight = 1
+
+    def decide(self, view: Any) -> Decision:
+        return Decision()
+
+
+def test_a_full_queue_is_503_with_a_time_to_come_back() -> None:
+    with ServerThread() as server:
+        server.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+        server.sql("INSERT INTO t VALUES (?)", [0])  # which is prepared from now on
+        hold, engine = Hold(), server.db.engine
+        engine.submit(hold)
+        try:
+            assert hold.holding.wait(60)
+            with pytest.raises(Overloaded):
+                for _ in range(2 * QUEUE_COMMANDS):
+                    engine.submit(Nothing(), wait=False)
+            answers = [
+                server.post("/sql", {"sql": "INSERT INTO t VALUES (?)", "params": [1]}),
+                server.post("/sql", {"sql": "INSERT INTO t VALUES (7)"}),
+                server.post("/sql", {"sql": "UPDATE t SET id = 1"}),
+                server.post("/sql", {"sql": "BEGIN; INSERT INTO t VALUES (1); COMMIT"}),
+                server.post("/sql", {"sql": "SELECT 1; CREATE TABLE u (id INT PRIMARY KEY)"}),
+                server.post("/tables/default.t/rows", [{"id": 2}]),
+            ]
+            for answer in answers:
+                assert (answer.status, answer.error["code"]) == (503, "overloaded")
+                assert int(answer.headers["retry-after"]) >= 1
+            # Many callers' writes in one request: the request is answered, each write for itself.
+            writes = server.post("/writes", {"writes": [{"table": "t", "rows": [{"id": 3}], "idempotency_key": "k"}]})
+            assert [result["error"]["code"] for result in writes.json()["results"]] == ["overloaded"]
+            assert server.sql("SELECT id FROM t")[0]["rows"] == [[0]], "reads go on"
+        finally:
+            hold.go_on.set()
+        server.sql("INSERT INTO t VALUES (1)")

@@ -423,3 +423,24 @@ def test_a_key_belongs_to_its_user(server: ServerThread) -> None:
     assert server.post("/sql", body, **keyed).status == 200
     assert server.post("/sql", body, **keyed, user="ann", password="ann has one").status == 200
     assert server.sql("SELECT id FROM app.notes WHERE id = 50", user="ann", password="ann has one")[0]["rows"] == [[50]]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "BEGIN; INSERT INTO k VALUES (1); UPDATE k SET id = 2 RETURNING id; COMMIT",
+        "EXECUTE AS USER 'ann' (INSERT INTO own VALUES (1) RETURNING id)",
+    ],
+)
+def test_a_transaction_and_another_users_write_happen_once_per_key(tmp_path: Path, sql: str) -> None:
+    keyed: dict[str, Any] = {"headers": {"Idempotency-Key": "once"}}
+    with ServerThread(tmp_path / "db") as server:
+        server.sql("CREATE TABLE k (id INT PRIMARY KEY); CREATE USER TABLE own (id INT PRIMARY KEY)")
+        first = server.sql(sql, **keyed)
+        assert server.sql(sql, **keyed) == first
+    with ServerThread(tmp_path / "db") as server:
+        assert server.sql(sql, **keyed) == first
+        table = "SELECT id FROM k" if "BEGIN" in sql else "EXECUTE AS USER 'ann' (SELECT id FROM own)"
+        assert len(server.sql(table)[0]["rows"]) == 1
+        other = server.post("/sql", {"sql": "INSERT INTO k VALUES (9)"}, **keyed)
+        assert (other.status, other.error["code"]) == (409, "idempotency_mismatch")

@@ -341,3 +341,17 @@ def test_the_role_user_may_be_allowed_its_own_messages_only(pool: ThreadPoolExec
         assert consume_as_ann(server, topic="app.wide", partition_id=1).status == 200
         acked = {"topic": "app.events", "group_id": "g", "upto_offset": 0}
         assert server.post("/topics/ack", acked, user="ann", password="password of ann").status == 403
+
+
+def test_a_key_that_would_do_nothing_is_refused(server: ServerThread) -> None:
+    keyed = {"Idempotency-Key": "k"}
+    server.sql("INSERT INTO app.orders VALUES (1, 1)")
+    body = {"topic": "app.events", "group_id": "g", "start": {"type": "Earliest"}}
+    refused = server.post("/topics/consume", body, headers=keyed)
+    assert (refused.status, refused.error["code"]) == (400, "invalid_request")
+    assert "Idempotency-Key is not taken here" in refused.error["message"]
+    assert len(server.post("/topics/consume", body).json()["messages"]) == 1, "nothing was claimed by the refused one"
+    done = {"topic": "app.events", "group_id": "g", "partition_id": 0, "upto_offset": 0}
+    assert server.post("/topics/ack", done, headers=keyed).status == 400
+    for _ in range(2):
+        assert server.post("/topics/ack", done).json() == {"success": True, "acknowledged_offset": 0}

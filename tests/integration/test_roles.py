@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
+from described import assert_described
 from server_fixture import Answer, ServerThread, basic
 
 from tablecast.engine.system import SYSTEM_TABLES
@@ -90,6 +91,7 @@ STATEMENTS = [
     Row(s.Nack,                SERVICE, "NACK app.events GROUP 'nack_{role}' OFFSET 0",
         "CONSUME FROM app.events GROUP 'nack_{role}' LIMIT 1"),
     Row(s.Redrive,             DBA,     "REDRIVE TOPIC app.dead ALL"),
+    Row(s.CancelJob,           DBA,     "CANCEL JOB 'retention'"),
     Row(s.ResetGroup,          DBA,     "RESET GROUP 'reset_{role}' ON app.events TO EARLIEST",
         "CONSUME FROM app.events GROUP 'reset_{role}' LIMIT 1"),
     # pipelines
@@ -291,7 +293,9 @@ def expected(role: str, least: str) -> int:
 
 def request(server: ServerThread, role: str, method: str, path: str, body: Any = None, **headers: str) -> Answer:
     sent = headers if role == "nobody" else headers | {"Authorization": basic(ACCOUNT[role], PASSWORDS[role])}
-    return server.request(method, path, body, user=None, headers=sent)
+    answer = server.request(method, path, body, user=None, headers=sent)
+    assert_described(method, path, answer)
+    return answer
 
 
 def ask(server: ServerThread, role: str, sql: str) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from server_fixture import PASSWORD, ServerThread
 
 import tablecast
 from tablecast import EARLIEST, AsyncClient, Client, Message, Op, Start, StartKind, connect, connect_async
+from tablecast.client import tokens
 from tablecast.errors import (
     Conflict,
     DatabaseClosed,
@@ -493,3 +495,26 @@ def test_a_client_does_not_survive_a_fork(client: Client, monkeypatch: pytest.Mo
 def test_a_client_uses_few_threads(client: Client) -> None:
     client.query("SELECT 1")
     assert len([t for t in threading.enumerate() if t.name == "tablecast-client"]) == 1
+
+
+@pytest.mark.parametrize("life_used", [0.9, 100.0], ids=["renewed in time", "refused first"])
+def test_a_client_outlives_its_tokens(monkeypatch: pytest.MonkeyPatch, life_used: float) -> None:
+    """It is asked again and again until two tokens are over: by its own clock, or because the server refuses them."""
+    monkeypatch.setattr(tokens, "LIFE_USED", life_used)
+    renewed_with: list[str] = []
+    renew = tokens.Tokens._renew
+
+    async def counted(self: tokens.Tokens) -> None:
+        renewed_with.append("refresh token" if self._refresh else "password")
+        await renew(self)
+
+    monkeypatch.setattr(tokens.Tokens, "_renew", counted)
+    with (
+        ServerThread(access_token_seconds=1) as server,
+        connect(server.url, user="system", password=PASSWORD) as client,
+    ):
+        until = monotonic() + 60
+        while len(renewed_with) < 3:
+            assert client.query("SELECT 1 AS one").scalar() == 1
+            assert monotonic() < until
+    assert renewed_with == ["password", "refresh token", "refresh token"]

@@ -322,6 +322,7 @@ def test_topic_statements(sql: str, expected: Statement) -> None:
         ("ALTER USER 'ann' SET ROLE 'DBA'", s.AlterUser("ann", role=Role.DBA)),
         ("DROP USER IF EXISTS 'ann'", s.DropUser("ann", True)),
         ("GRANT ROLE 'dba' TO 'ann'", s.GrantRole(Role.DBA, "ann")),
+        ("cancel job 'retention'", s.CancelJob("retention")),
     ],
 )
 def test_session_statements(sql: str, expected: Statement) -> None:

@@ -256,6 +256,44 @@ def demo(
     raise typer.Exit(run(Request(data, seconds, sys.stdin.isatty() if keep is None else keep)))
 
 
+@app.command(epilog="Example: tablecast bench --seconds 5 --threads 8")
+def bench(
+    path: Annotated[
+        str | None,
+        typer.Option("--path", metavar="PATH", help="A database on the disk to measure (default: a temporary one)."),
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="A server to measure instead.")] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.05, help="For each of the three measurements.")] = 3.0,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=256, help="How many write single rows.")] = 24,
+    durability: Annotated[
+        str, typer.Option("--durability", metavar="fsync|interval(ms)|none", help="Of the temporary database.")
+    ] = "fsync",
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Who signs in at the server.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", metavar="FILE", help="A file with the password.")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="How the figures are written.")] = Format.TABLE,
+) -> None:
+    """Measure how fast a database writes and is read here.
+
+    Single durable rows from many threads, with one route; batches; the topic read from its beginning; and the disk's
+    fsync. It works in a namespace of its own, which is gone at the end; at a server that takes the role dba.
+    """
+    if path is not None and url is not None:
+        raise typer.BadParameter("give --path or --url, not both")
+    if path is not None and "://" in path:
+        raise typer.BadParameter("a server's address goes with --url")
+    if url is None and (user is not None or password_file is not None):
+        raise typer.BadParameter("--user and --password-file go with --url")
+    if durability != "fsync" and (path is not None or url is not None):
+        raise typer.BadParameter("--durability goes with the temporary database")
+    from tablecast.cli.bench import Request, run
+
+    place = path if url is None else url
+    target = None if place is None else Target(place, user, password_file)
+    run(Request(target, seconds, threads, durability, output))
+
+
 # --- keeping a database safe ------------------------------------------------------------------------------------
 
 

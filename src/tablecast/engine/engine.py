@@ -42,8 +42,8 @@ from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
 from tablecast.engine.replication import Replication
 from tablecast.engine.undo import ChangeIndex
-from tablecast.engine.writer import PUBLISHED, Ticket, Writer
-from tablecast.errors import DatabaseClosed, OffsetOutOfRange
+from tablecast.engine.writer import PUBLISHED, QUEUE_COMMANDS, Ticket, Writer
+from tablecast.errors import DatabaseClosed, OffsetOutOfRange, Overloaded
 from tablecast.model.message import LogSlice, Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
@@ -146,6 +146,12 @@ class Engine:
     @property
     def queue_depth(self) -> int:
         return self._writer.queue_depth
+
+    def require_room(self) -> None:
+        """For who should not wait in line with a thread: Overloaded if the write queue is full now."""
+        if self.queue_depth >= QUEUE_COMMANDS:
+            tell(self.observer.refused)
+            raise Overloaded(f"the write queue ({QUEUE_COMMANDS} commands) is full; retry later", queue=QUEUE_COMMANDS)
 
     @property
     def observer(self) -> Observer:

@@ -59,6 +59,7 @@ class Jobs:
         }
         self._stopped = threading.Event()
         self._cancelled: set[str] = set()
+        self._running: str | None = None
         self._turn = threading.Lock()  # one job at a time, scheduled or asked for
         self._thread = threading.Thread(target=self._run_forever, name="tablecast-jobs", daemon=True)
 
@@ -74,10 +75,13 @@ class Jobs:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def cancel(self, name: str) -> None:
-        """Ends a running job after its current step. It runs again at its next turn."""
+    def cancel(self, name: str) -> bool:
+        """Ends a running job after its current step; whether it was running. It runs again at its next turn."""
         self._known(name)
+        if self._running != name:
+            return False
         self._cancelled.add(name)
+        return True
 
     def run(self, name: str) -> Removed:
         """Runs one job now, to its end, in the calling thread."""
@@ -102,6 +106,7 @@ class Jobs:
 
     def _run(self, name: str, work: Callable[[], Steps]) -> Removed:
         self._cancelled.discard(name)
+        self._running = name
         stored = self._engine.store.get(Family.META, records.job_key(name))
         last = records.decode_record(JobRecord, stored) if stored else JobRecord(name, "new", 0)
         started, total, status, error = self._engine.now_ms(), Removed(), "done", None
@@ -116,6 +121,7 @@ class Jobs:
             status, error = "failed", f"{getattr(e, 'code', 'internal')}: {e}"
             raise
         finally:
+            self._running = None
             tell(self._engine.observer.job_ended, name, status, perf_counter() - began)
             if (total.count or status != "done" or last.status != "done") and not self._engine.writes_stopped:
                 record = JobRecord(

@@ -262,6 +262,10 @@ class CommitTransaction:
     def weight(self) -> int:
         return len(self.touched)
 
+    @property
+    def count(self) -> int:
+        return sum(len(run.keys) for run in self.runs)
+
     def decide(self, view: RowView) -> Decision:
         for run in self.runs:
             table = view.catalog.tables.get(run.table_id)
@@ -274,8 +278,7 @@ class CommitTransaction:
             found = None if value is None else view.catalog.tables[int.from_bytes(key[:4], "big")].stamp(value)[0]
             if found != self.touched[key]:
                 raise self._conflict(view, key)
-        count = sum(len(run.keys) for run in self.runs)
-        return Decision(Written(view.seq, count), list(self.runs))
+        return Decision(Written(view.seq, self.count), list(self.runs))
 
     def _conflict(self, view: RowView, key: bytes) -> TransactionConflict:
         table = view.catalog.tables[int.from_bytes(key[:4], "big")]

@@ -22,6 +22,7 @@ from tablecast.engine.process import installed_version
 from tablecast.engine.quarantine import quarantined_by_id
 from tablecast.engine.reading import WHOLE, KeyRange
 from tablecast.model.pipeline import Pipeline
+from tablecast.model.schema import Default
 
 Rows = Iterator[tuple[Any, ...]]
 
@@ -44,13 +45,19 @@ def columns(engine: Engine) -> Rows:
     for table in engine.catalog.tables.values():
         schema = table.schema
         for position, column in enumerate(schema.columns):
-            default = column.default
-            shown = None if default is None else default.literal if default.literal is not None else default.kind.value
             in_key = column.name in schema.primary_key
             yield (
                 schema.namespace, schema.name, position, column.name, str(column.type), column.not_null or in_key,
-                in_key, shown,
+                in_key, _shown_default(column.default),
             )  # fmt: skip
+
+
+def _shown_default(default: Default | None) -> str | None:
+    if default is None:
+        return None
+    if isinstance(default.literal, bytes):
+        return f"X'{default.literal.hex()}'"
+    return default.kind.value if default.literal is None else default.literal
 
 
 # --- topics and groups ------------------------------------------------------------------------------------------

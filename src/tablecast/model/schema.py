@@ -47,10 +47,16 @@ class DefaultKind(enum.StrEnum):
 
 
 class Default(msgspec.Struct, frozen=True):
-    """What fills a column that a statement does not name. `literal` is the value's text, cast to the column's type."""
+    """What fills a column that a statement does not name. A literal is the value's text, cast to the column's type; BYTES,
+    which have no text, are themselves."""
 
     kind: DefaultKind
-    literal: str | None = None
+    text: str | None = msgspec.field(default=None, name="literal")
+    data: bytes | None = None
+
+    @property
+    def literal(self) -> str | bytes | None:
+        return self.text if self.data is None else self.data
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from tablecast.server.call import Call
 from tablecast.server.values import json_params
 from tablecast.sql import statements as s
 from tablecast.sql.parse import parse
+from tablecast.sql.session import READS
 
 SMALL_TEXT_CHARS = 2_000  # parsed on the event loop: a millisecond or two the first time, a lookup from then on
 _PREPARED = s.Insert | s.Update | s.Delete | s.Select
@@ -87,6 +88,8 @@ async def _execute(call: Call, request: SqlRequest, params: list[Any]) -> list[R
     a session of its own: if it begins a transaction, nobody else is in it."""
     key = call.idempotency_key
     statements = await parsed(request.sql)
+    if not all(isinstance(statement, READS) for statement in statements):
+        call.services.db.engine.require_room()  # else the threads that reads need would wait with it
     if len(statements) == 1 and isinstance(statements[0], _PREPARED):
         session = await call.session(request.namespace)
         return [await session.execute(request.sql, params, idempotency_key=key)]

@@ -129,6 +129,7 @@ _extend, _release = Decoder(ExtendRequest), Decoder(ReleaseRequest)
 
 
 async def consume(call: Call) -> Response:
+    call.refuse_idempotency_key("a claim that was lost on its way comes back when its visibility timeout is over")
     request, _ = await call.decoded(_consume)
     wanted = accepted(call.headers, (JSON, MSGPACK, ARROW, LOG))
     if wanted == LOG and request.group_id is not None:
@@ -253,6 +254,7 @@ def _rendered(found: Consumed, wanted: str) -> Response:
 
 
 async def ack(call: Call) -> Response:
+    call.refuse_idempotency_key("an acknowledgement may be repeated as it is")
     request, _ = await call.decoded(_ack)
     session = await call.session(request.namespace)
     if request.nack:

@@ -83,6 +83,11 @@ class Call:
     def idempotency_key(self) -> str | None:
         return self.headers.get("idempotency-key")
 
+    def refuse_idempotency_key(self, why: str) -> None:
+        """Where a key would be accepted and do nothing: it promises something."""
+        if self.idempotency_key is not None:
+            raise InvalidRequest(f"Idempotency-Key is not taken here: {why}")
+
     @property
     def who(self) -> Actor:
         assert self.actor is not None, "only a public endpoint has no actor"

@@ -271,6 +271,7 @@ _PARSERS: dict[str, _Parse] = {
     "ROLLBACK": parse_session.parse_rollback,
     "EXECUTE AS USER": _parse_execute_as,
     "GRANT ROLE": parse_session.parse_grant_role,
+    "CANCEL JOB": parse_session.parse_cancel_job,
 }
 
 

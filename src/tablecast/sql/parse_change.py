@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import SqlSyntaxError, UnknownColumn, UnsupportedSql
 from tablecast.sql.parse_query import as_select, check_reads
 from tablecast.sql.statements import (
@@ -268,4 +269,4 @@ def _output(item: exp.Expr, target: _Target) -> Output:
         return Output(item, "*")
     plain = item.this if isinstance(item, exp.Alias) else item
     expression = _unqualified(plain, target, "RETURNING")
-    return Output(expression, item.alias or expression.name or expression.sql("duckdb"))
+    return Output(expression, item.alias or expression.name or expression.sql(dialect=ExpressionSql))

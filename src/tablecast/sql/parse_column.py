@@ -3,7 +3,7 @@
     column = name type constraint …
     constraint = PRIMARY KEY | NOT NULL | NULL | DEFAULT default | CHECK ( condition )
     default = SNOWFLAKE_ID() | UUID_V7() | NOW() | CURRENT_TIMESTAMP | CURRENT_USER() | literal
-    literal = 'text' | [-] number | TRUE | FALSE | NULL | DATE 'text' | TIME 'text' | TIMESTAMP 'text'
+    literal = 'text' | [-] number | TRUE | FALSE | NULL | DATE 'text' | TIME 'text' | TIMESTAMP 'text' | X'hex'
 
     BOOLEAN BOOL                    SMALLINT INT2           INT INTEGER INT4         BIGINT INT8
     FLOAT REAL FLOAT4               DOUBLE [PRECISION] FLOAT8
@@ -169,6 +169,8 @@ def _default(cursor: Cursor, column: str, column_type: ColumnType) -> Default | 
             return _checked_function(kind, column, column_type)
     if cursor.take("NULL"):
         return None
+    if cursor.next is not None and cursor.next.token_type is TokenType.HEX_STRING:
+        return Default(DefaultKind.LITERAL, data=bytes.fromhex(cursor.advance().text))
     return Default(DefaultKind.LITERAL, _literal(cursor, column))
 
 

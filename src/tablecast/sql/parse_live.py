@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from tablecast.core.expression.parse import ExpressionSql
 from tablecast.core.live_query import Output
 from tablecast.errors import InvalidRequest, UnknownColumn, UnsupportedSql
 from tablecast.sql.generated import generator_name
@@ -114,7 +115,7 @@ def _output(item: exp.Expr, names: frozenset[str]) -> Output:
         return Output("*", item)
     plain = item.this if isinstance(item, exp.Alias) else item
     bare = _bare(plain, names, "a column of a live query")
-    return Output(item.alias or bare.name or bare.sql("duckdb"), bare)
+    return Output(item.alias or bare.name or bare.sql(dialect=ExpressionSql), bare)
 
 
 def _bare(root: exp.Expr, names: frozenset[str], place: str) -> exp.Expr:

@@ -1,4 +1,4 @@
-"""Looking around, transactions, users.
+"""Looking around, jobs, transactions, users.
 
     SHOW NAMESPACES        SHOW TABLES [IN namespace]        SHOW TOPICS [IN namespace]
     DESCRIBE | DESC [TABLE] table        DESCRIBE | DESC TOPIC topic
@@ -8,6 +8,7 @@
     ALTER USER 'name' SET PASSWORD 'password' | ROLE 'role'
     DROP USER [IF EXISTS] 'name'
     GRANT ROLE 'role' TO 'name'
+    CANCEL JOB 'name'
 
     role = user | service | dba | system
 
@@ -22,6 +23,7 @@ from tablecast.sql.parse_pipeline import parse_describe_pipeline
 from tablecast.sql.statements import (
     AlterUser,
     Begin,
+    CancelJob,
     Commit,
     CreateUser,
     Describe,
@@ -79,6 +81,15 @@ def _any_table(cursor: Cursor) -> TableName:
     if len(parts) == 2 and parts[0] == SYSTEM_NAMESPACE:
         return TableName(SYSTEM_NAMESPACE, check_name(parts[1], "table"))
     return check_dotted(parts, "table")
+
+
+# --- jobs ---
+
+
+def parse_cancel_job(cursor: Cursor) -> CancelJob:
+    name = cursor.label("job")
+    cursor.end()
+    return CancelJob(name)
 
 
 # --- transactions ---

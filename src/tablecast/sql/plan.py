@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tablecast.codec.result import Result
 from tablecast.core.rights import require
-from tablecast.engine.audit import Audited
+from tablecast.engine.audit import Audit, Audited
 from tablecast.engine.groups import Redrive, ResetGroup, Settle
 from tablecast.errors import InvalidRequest, TransactionState
 from tablecast.model.schema import Role
@@ -118,6 +118,17 @@ def _reset(statement: s.ResetGroup, context: Context) -> Result:
     return Result.of_write(len(moved), f"RESET GROUP: {shown}", None)
 
 
+# --- jobs ------------------------------------------------------------------------------------------------------
+
+
+def _cancel_job(statement: s.CancelJob, context: Context) -> Result:
+    _outside(context, "CANCEL JOB")
+    require(context.actor, Role.DBA, "CANCEL JOB")
+    running = context.engine.jobs.cancel(statement.name)
+    context.run(Audit(entry_of(statement, context)))
+    return Result.of_write(int(running), "CANCEL JOB" if running else "CANCEL JOB: it is not running", None)
+
+
 _CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
     **DEFINITIONS,
     **USERS,
@@ -127,5 +138,6 @@ _CALLS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
     s.Nack: _nack,
     s.Redrive: _redrive,
     s.ResetGroup: _reset,
+    s.CancelJob: _cancel_job,
     s.RunOnSpark: run_on_spark,
 }

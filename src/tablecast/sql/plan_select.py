@@ -12,10 +12,12 @@ from sqlglot import exp
 
 from tablecast.codec.result import Result
 from tablecast.codec.rows import Row
+from tablecast.core.expression.parse import ExpressionSql
 from tablecast.core.rights import require_read, row_owner
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
 from tablecast.engine.reading import KeyRange, lookup_values, scan_values, values_arrow
 from tablecast.engine.system import SYSTEM_TABLES
+from tablecast.errors import UnsupportedSql
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, readable_system_table
 from tablecast.sql.generated import generate, generator_name, lift_generated
@@ -66,8 +68,17 @@ class SelectPlan:
         return generate(context.values(), self._generated) if self._generated else ()
 
 
+_IDS = ("snowflake_id", "uuid_v7")
+
+
 def _lifted(statement: Select) -> tuple[exp.Expr, list[str]]:
     """What the query engine does not know, as parameters: who asks, and the database's own clock."""
+    made = next((name for node in statement.query.walk() if (name := generator_name(node)) in _IDS), None)
+    if made is not None:
+        raise UnsupportedSql(
+            f"{made.upper()}() makes the id of a row that is written: use it as a DEFAULT, in VALUES or in SET, not in a query",
+            name=made,
+        )
     query, names = lift_generated(statement.query, statement.parameters + 1, ("current_user", "now"))
     if names and isinstance(query, exp.Select):
         shown = zip(query.expressions, statement.query.expressions, strict=True)
@@ -76,7 +87,11 @@ def _lifted(statement: Select) -> tuple[exp.Expr, list[str]]:
 
 
 def _named_as(new: exp.Expr, old: exp.Expr) -> exp.Expr:
-    return new if isinstance(new, exp.Alias) else exp.alias_(new, generator_name(old) or old.sql("duckdb"), quoted=True)
+    return (
+        new
+        if isinstance(new, exp.Alias)
+        else exp.alias_(new, generator_name(old) or old.sql(dialect=ExpressionSql), quoted=True)
+    )
 
 
 class _Shown:

@@ -25,9 +25,10 @@ from sqlglot import exp
 
 from tablecast.errors import DatabaseClosed, TablecastError, Timeout, TooLarge
 from tablecast.sql.query_bind import SEQ, BoundSelect, bind_select
+from tablecast.sql.query_casts import zoned_texts
 from tablecast.sql.query_check import TableKey, check_select, check_serialized
 from tablecast.sql.query_errors import translated
-from tablecast.sql.query_types import plain, scannable
+from tablecast.sql.query_types import column_kinds, plain, scannable
 
 __all__ = ["QueryEngine", "check_select"]
 
@@ -66,7 +67,7 @@ class QueryEngine:
         self._memory_limit_mb = memory_limit_mb
         self._watchdog = _Watchdog(timeout_s)
         self._lock = threading.Lock()
-        self._bound: OrderedDict[int, tuple[exp.Expr, dict[TableKey, bool], BoundSelect]] = OrderedDict()
+        self._bound: OrderedDict[int, tuple[exp.Expr, dict[TableKey, pa.Schema], BoundSelect]] = OrderedDict()
         self._session: duckdb.DuckDBPyConnection | None = self._open()
 
     def run(self, select: exp.Expr, tables: Mapping[TableKey, Data], params: Sequence[Any] = ()) -> pa.Table:
@@ -75,7 +76,7 @@ class QueryEngine:
         `tables` has the data of each table under the name the query uses, (namespace or None, name). The
         tree is kept to recognise it the next time: it must not change afterwards.
         """
-        bound = self._bind(select, tables)
+        bound = self._bind(select, tables, zoned_texts(params))
         cursor = self._cursor()
         try:
             for source in bound.sources:
@@ -114,17 +115,20 @@ class QueryEngine:
 
     # --- statements ------------------------------------------------------------------------------------
 
-    def _bind(self, select: exp.Expr, tables: Mapping[TableKey, Data]) -> BoundSelect:
-        has_seq = {key: SEQ in data.schema.names for key, data in tables.items()}
+    def _bind(self, select: exp.Expr, tables: Mapping[TableKey, Data], zoned: Mapping[int, str]) -> BoundSelect:
+        schemas = {key: data.schema for key, data in tables.items()}
         with self._lock:
             kept = self._bound.get(id(select))
-            if kept is not None and kept[0] is select and kept[1] == has_seq:
+            if kept is not None and kept[0] is select and kept[1] == schemas and not zoned:
                 self._bound.move_to_end(id(select))
                 return kept[2]
-        bound = bind_select(select, has_seq)
+        has_seq = {key: SEQ in schema.names for key, schema in schemas.items()}
+        bound = bind_select(select, has_seq, column_kinds(schemas.values()), zoned)
         self._check_text(bound)
+        if zoned:  # rare, and bound for these values only
+            return bound
         with self._lock:
-            self._bound[id(select)] = (select, has_seq, bound)
+            self._bound[id(select)] = (select, schemas, bound)
             if len(self._bound) > _BOUND_SELECTS:
                 self._bound.popitem(last=False)
         return bound

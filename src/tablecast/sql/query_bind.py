@@ -19,12 +19,17 @@ from typing import NamedTuple, TypeVar
 
 from sqlglot import exp
 
+from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import UnsupportedSql
+from tablecast.sql.query_casts import Kinds, settle_types
 from tablecast.sql.query_check import TableKey, check_select, names_cte, table_key
 
 SEQ = "_seq"
 
 N = TypeVar("N")
+
+_NO_KINDS: Kinds = {}
+_NO_TEXTS: Mapping[int, str] = {}
 
 
 class BoundSource(NamedTuple):
@@ -39,10 +44,14 @@ class BoundSelect(NamedTuple):
     sources: tuple[BoundSource, ...]
 
 
-def bind_select(select: exp.Expr, has_seq: Mapping[TableKey, bool]) -> BoundSelect:
-    """`has_seq` says for each table of the query whether its data has the column `_seq`."""
+def bind_select(
+    select: exp.Expr, has_seq: Mapping[TableKey, bool], kinds: Kinds = _NO_KINDS, zoned: Mapping[int, str] = _NO_TEXTS
+) -> BoundSelect:
+    """`has_seq` says for each table of the query whether its data has the column `_seq`; for `kinds` and `zoned` see
+    `query_casts`."""
     check_select(select, has_seq)
     tree = select.copy()
+    settle_types(tree, kinds, zoned)
     names_seq = any(identifier.name.lower() == SEQ for identifier in tree.find_all(exp.Identifier))
     tables = [table for table in tree.find_all(exp.Table) if _reads_table(table)]
     uses: dict[TableKey, int] = {}
@@ -60,7 +69,7 @@ def bind_select(select: exp.Expr, has_seq: Mapping[TableKey, bool]) -> BoundSele
         for scope in tree.find_all(exp.Select):
             _hide_seq(scope, hidden)
     sources = [BoundSource(view_name(i), key, names_seq, uses[key]) for i, key in enumerate(uses)]
-    return BoundSelect(tree.sql("duckdb"), tuple(sources))
+    return BoundSelect(tree.sql(dialect=ExpressionSql), tuple(sources))
 
 
 def view_name(index: int) -> str:

@@ -17,12 +17,14 @@ Out: only the types of `codec.arrow_types`, plus lists, structs, maps and interv
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from tablecast.codec.arrow_types import TYPE_MARK
 from tablecast.errors import UnsupportedSql
+from tablecast.model.schema import TypeName
 from tablecast.sql.query_bind import SEQ
 
 JSON_MARK = {TYPE_MARK: b"JSON"}
@@ -81,6 +83,21 @@ def _input_type(field: pa.Field[Any]) -> pa.DataType:
     if field.metadata and field.metadata.get(TYPE_MARK) == b"JSON" and kind == pa.string():
         return pa.json_()
     return kind
+
+
+def column_kinds(schemas: Iterable[pa.Schema]) -> dict[str, set[TypeName | None]]:
+    """Which columns of a name are TIMESTAMP and which TEXT, None for any other: what `query_casts` asks."""
+    kinds: dict[str, set[TypeName | None]] = {}
+    for schema in schemas:
+        for field in schema:
+            kinds.setdefault(field.name.lower(), set()).add(_kind(field))
+    return kinds
+
+
+def _kind(field: pa.Field[Any]) -> TypeName | None:
+    if pa.types.is_timestamp(field.type):
+        return TypeName.TIMESTAMP
+    return TypeName.TEXT if pa.types.is_string(field.type) and not field.metadata else None
 
 
 # --- out -----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
 from tablecast.sql.bulk import plan_rows
 from tablecast.sql.context import Context, Submitted, Write, full_name
+from tablecast.sql.keyed import only_reads, without_control
 from tablecast.sql.live import ThreadedLiveQueries
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
@@ -132,13 +133,19 @@ class Session:
             statement, prepared = planned[0]
             check_count(params, statement.parameters)
             return [self._run(statement, prepared, params)]
+        return self._run_each(planned, params)
+
+    def _run_each(
+        self, planned: Sequence[tuple[s.Statement, Plan | None]], params: Sequence[Any], first: int = 1
+    ) -> list[Result]:
         check_count(params, sum(statement.parameters for statement, _ in planned))
         results, at = [], 0
-        for number, (statement, prepared) in enumerate(planned, 1):
+        for number, (statement, prepared) in enumerate(planned, first):
             try:
                 results.append(self._run(statement, prepared, params[at : at + statement.parameters]))
             except TablecastError as error:
-                error.details["statement"] = number  # those before it have happened
+                if len(planned) > 1:
+                    error.details["statement"] = number  # those before it have happened
                 raise
             at += statement.parameters
         return results
@@ -343,9 +350,8 @@ class Session:
             raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
         fingerprint = self._fingerprint(sql, params)
         parsed = parse(sql)
-        if not all(isinstance(statement, s.Insert | s.Update | s.Delete | s.Select) for statement in parsed):
-            raise InvalidRequest("an idempotency key goes with INSERT, UPDATE, DELETE and SELECT only")
-        check_count(params, sum(statement.parameters for statement in parsed))
+        statements = without_control(parsed)
+        check_count(params, sum(statement.parameters for statement in statements))
         if len(parsed) == 1 and isinstance(parsed[0], s.Insert):
             return [self._insert_once(sql, parsed[0], params, key, fingerprint)]
         own = self.twin()
@@ -353,11 +359,14 @@ class Session:
         known = self._known(key, fingerprint)  # else its statements would meet what they did themselves
         if known is not None:
             return decode_results(known.written.answer, known.written.seq)
-        results = own._execute_planned(sql, params)
-        if all(isinstance(statement, s.Select) for statement in parsed):
-            return results
+        begun = len(statements) < len(parsed)
+        results = own._run_each([(statement, None) for statement in statements], params, 2 if begun else 1)
         # Also what changed nothing is remembered: its repeat must not change what came later.
         command = own._end("COMMIT").commit_command() or CommitTransaction([], {})
+        if begun:
+            results = [Result.of_write(0, "BEGIN", None), *results, Result.of_write(command.count, "COMMIT", None)]
+        if all(only_reads(statement) for statement in statements):
+            return results
         written: Written = self._engine.execute(
             Once(self.actor.user_id, key, fingerprint, command, answer=encode_results(results))
         )

@@ -289,6 +289,11 @@ class DescribeTopic(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class CancelJob(Statement):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Begin(Statement):
     pass
 

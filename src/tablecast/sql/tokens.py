@@ -20,6 +20,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import InvalidRequest, InvalidSchema, InvalidTopic, SqlSyntaxError
 from tablecast.sql.statements import TableName
 
@@ -40,6 +41,9 @@ RESERVED = frozenset(_RESERVED_WORDS.split())
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _MISSING = re.compile(r"Missing (.+) from \d+:(\d+)", re.DOTALL)
+_NOT_HEX = re.compile(r"Numeric string contains invalid characters from \d+:(\d+)")
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
+_HEX_DIGITS = "X'…' takes an even number of hexadecimal digits"
 _SHOWN_CHARS = 40
 
 
@@ -58,7 +62,10 @@ class Source:
         return self.text[first.start : last.end + 1]
 
 
-class _Tokenizer(DuckDB.Tokenizer):
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEX_STRING)
+
+
+class _Tokenizer(ExpressionSql.Tokenizer):
     # sqlglot reads EXECUTE, CALL and others as one opaque string up to the semicolon; we want their tokens.
     COMMANDS: ClassVar[set[TokenType]] = set()
 
@@ -66,13 +73,20 @@ class _Tokenizer(DuckDB.Tokenizer):
 def tokenize(source: Source) -> list[Token]:
     try:
         # The space: sqlglot misreads a text that uses $1 and ends in an empty string.
-        return _Tokenizer(dialect=DuckDB()).tokenize(source.text + " ")
+        tokens = _Tokenizer(dialect=DuckDB()).tokenize(source.text + " ")
     except TokenError as error:
+        wrong = _NOT_HEX.match(str(error.__cause__))
+        if wrong is not None:
+            raise source.error(_HEX_DIGITS, int(wrong[1])) from None
         missing = _MISSING.match(str(error.__cause__))
         if missing is None:
             raise source.error("a comment is not closed: */ is missing", len(source.text)) from None
         what = "quoted name" if missing[1] == '"' else "string"
         raise source.error(f"a {what} is not closed: {missing[1]} is missing", int(missing[2])) from None
+    for token in tokens:
+        if token.token_type is TokenType.HEX_STRING and not _HEX.fullmatch(token.text):
+            raise source.error(_HEX_DIGITS, token.start)
+    return tokens
 
 
 def check_name(name: str, what: str, error: type[InvalidRequest] = InvalidSchema) -> str:
@@ -99,7 +113,7 @@ def check_dotted(parts: list[str], what: str, error: type[InvalidRequest] = Inva
 
 
 def _is_word(token: Token) -> bool:
-    literal = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
+    literal = token.token_type in (*_QUOTED, TokenType.NUMBER)
     return not literal and (token.text[:1].isalpha() or token.text[:1] == "_")
 
 
@@ -264,8 +278,7 @@ class Cursor:
 
 
 def _matches(token: Token, keyword: str) -> bool:
-    quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-    return not quoted and token.text.upper() == keyword
+    return token.token_type not in _QUOTED and token.text.upper() == keyword
 
 
 OPENING = frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE))

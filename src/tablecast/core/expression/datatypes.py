@@ -30,16 +30,24 @@ _NAMED = {
 
 
 def column_type(source: exp.DataType) -> ColumnType:
+    """The type that `source` names; the node then says it in DuckDB's words."""
+    name_as_duckdb(source)
     if source.this is exp.DType.DECIMAL:
         return _decimal(source)
-    if source.this is exp.DType.USERDEFINED and str(source.args.get("kind")).upper() == "BYTES":
-        source.set("this", exp.DType.VARBINARY)  # our name for it; the canonical text then says BLOB
-        source.set("kind", None)
     found = _NAMED.get(source.this)
     if found is None or source.expressions:
         known = ", ".join(name.value for name in TypeName)
         raise UnsupportedSql(f"the type {canonical(source)} is not supported; supported: {known}")
     return found
+
+
+def name_as_duckdb(source: exp.DataType) -> None:
+    """BYTES and JSONB are names of ours: in place, DuckDB's for the same type."""
+    if source.this is exp.DType.USERDEFINED and str(source.args.get("kind")).upper() == "BYTES":
+        source.set("this", exp.DType.VARBINARY)
+        source.set("kind", None)
+    elif source.this is exp.DType.JSONB:
+        source.set("this", exp.DType.JSON)
 
 
 def _decimal(source: exp.DataType) -> ColumnType:

@@ -7,6 +7,8 @@ walked. AND and OR chains are flat however long they are.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
@@ -25,6 +27,10 @@ class ExpressionSql(DuckDB):
 
     class Tokenizer(DuckDB.Tokenizer):
         HEX_STRINGS = [("x'", "'"), ("X'", "'")]  # noqa: RUF012 - the name and kind sqlglot's metaclass reads
+        # `?::` is an operator to sqlglot, as in other dialects; here it is a parameter and a cast.
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            word: kind for word, kind in DuckDB.Tokenizer.KEYWORDS.items() if word != "?::"
+        }
 
     class Generator(DuckDBGenerator):
         def hexstring_sql(self, expression: exp.HexString, binary_function_repr: str | None = None) -> str:
