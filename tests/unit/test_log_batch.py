@@ -106,6 +106,16 @@ def test_only_what_becomes_smaller_is_packed() -> None:
         assert [message.payload for message in LogBatch(batch).messages(3, 1)] == [payload]
 
 
+def test_what_is_cut_out_of_a_packed_batch_is_packed_if_it_is_large() -> None:
+    payloads = [b'{"id":%d,"note":"%s"}' % (number, b"x" * 200) for number in range(1000)]
+    whole = LogBatch(encode_log_batch([ORDERS], [0] * 1000, [b"[1]"] * 1000, payloads, list(range(1000))))
+    for start, stop, is_small in ((100, 900, True), (0, 3, False)):
+        cut = whole.cut(start, stop)
+        assert (len(cut) < sum(map(len, payloads[start:stop])) // 2) == is_small
+        assert LogBatch(cut).messages(3, 1) == whole.messages(3, 1, start, stop)
+        assert LogBatch(LogBatch(cut).cut(1, 2)).messages(3, 1) == whole.messages(3, 1, start + 1, start + 2)
+
+
 def test_the_second_class_and_an_empty_key_and_payload() -> None:
     assert LogBatch(two()).messages(3, 1)[1] == Message(
         3, 1, 259, 4096 + 1024, "app.notes", Op.DELETE, 1_640_995_200_000, PayloadMode.KEY,

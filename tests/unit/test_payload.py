@@ -197,3 +197,21 @@ def test_payloads_are_the_rows(values: list[tuple[int, str | None]]) -> None:
     rows = [of(TABLE, *pair) for pair in values]
     said = PayloadEncoder(TABLE).payloads(PayloadMode.FULL, Op.INSERT, [], rows)
     assert [json.loads(payload) for payload in said] == [{"_table": "app.orders", "id": i, "v": v} for i, v in values]
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text()), max_size=40))
+def test_many_rows_say_what_each_says(given_rows: list[tuple[int, str]]) -> None:
+    table = schema(("id", plain(T.BIGINT)), ("note", plain(T.TEXT)), ("more", plain(T.JSON)))
+    rows = [of(table, number, text, '{"a":1}') for number, text in given_rows]
+    encoder = payload_encoder(table)
+    for mode in (PayloadMode.FULL, PayloadMode.KEY):
+        alone = [encoder.payloads(mode, Op.INSERT, [], [row])[0] for row in rows]
+        assert encoder.payloads(mode, Op.INSERT, [], rows) == alone
+
+
+def test_a_line_break_in_stored_json_makes_no_row_two() -> None:
+    """None of ours is stored so; whoever wrote it, a row is one payload."""
+    table = schema(("id", plain(T.INT)), ("note", plain(T.JSON)))
+    rows = [of(table, number, '{"a":\n1}') for number in range(20)]
+    payloads = payload_encoder(table).payloads(PayloadMode.FULL, Op.INSERT, [], rows)
+    assert [json.loads(payload)["id"] for payload in payloads] == list(range(20))

@@ -155,7 +155,7 @@ def _packed(payloads: Sequence[bytes | memoryview], size: int) -> tuple[int, Seq
     """The flag, and what to store. What does not become smaller by a quarter at least stays as it is."""
     if size < PACK_BYTES:
         return 0, payloads
-    packed = _lz4.compress(b"".join(payloads), asbytes=True)
+    packed = _lz4.compress(payloads[0] if len(payloads) == 1 else b"".join(payloads), asbytes=True)
     return (_PACKED, [packed]) if len(packed) * 4 <= size * 3 else (0, payloads)
 
 
@@ -340,17 +340,21 @@ class LogBatch:
         ]  # fmt: skip
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Messages number start to stop as a batch of their own, made column by column."""
+        """Messages number start to stop as a batch of their own, made column by column, and packed again if they were:
+        who asks for them is mostly elsewhere, and fewer bytes are sent and received in less time than packing takes."""
         head, start, stop = self.head, max(start, 0), min(stop, self.head.count)
         if start == 0 and stop == head.count:
             return self._data
         keys, payloads = (
             np.frombuffer(starts, np.uint32)[start : stop + 1] for starts in (self._key_starts, self._payload_starts)
         )
+        size = int(payloads[-1] - payloads[0])
+        payloads_at = self._payloads_at + int(payloads[0])
+        plain = [memoryview(self._payload_data)[payloads_at : payloads_at + size]]
+        packed, bodies = _packed(plain, size) if head.flags & _PACKED else (0, plain)
         new_head = HEAD.pack(
-            head.version, head.flags & ~_PACKED, head.classes, stop - start, head.first_offset + start, head.seq, head.ts_ms,
-            head.first_id + start * ID_STEP, head.bytes_before, head.class_bytes, int(keys[-1] - keys[0]),
-            int(payloads[-1] - payloads[0]),
+            head.version, head.flags & ~_PACKED | packed, head.classes, stop - start, head.first_offset + start, head.seq, head.ts_ms,
+            head.first_id + start * ID_STEP, head.bytes_before, head.class_bytes, int(keys[-1] - keys[0]), size,
         )  # fmt: skip
         columns: list[bytes | memoryview] = [
             new_head, self._hashes[start:stop].tobytes(), (keys - keys[0]).tobytes(), (payloads - payloads[0]).tobytes()
@@ -360,9 +364,7 @@ class LogBatch:
         columns += (
             self._table,
             memoryview(self._data)[self._keys_at + int(keys[0]) : self._keys_at + int(keys[-1])],
-            memoryview(self._payload_data)[
-                self._payloads_at + int(payloads[0]) : self._payloads_at + int(payloads[-1])
-            ],
+            *bodies,
         )
         return b"".join(columns)
 

@@ -14,7 +14,6 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
-from uuid import uuid4
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
@@ -31,7 +30,7 @@ from tablecast.server.errors import error_response, internal_error
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.live import LiveService
 from tablecast.server.load_work import LoadWork
-from tablecast.server.logs import current_request, identify
+from tablecast.server.logs import current_request, identify, new_request_id
 from tablecast.server.metrics import Metrics
 from tablecast.server.sessions import Sessions
 from tablecast.server.settings import Settings
@@ -182,7 +181,7 @@ class Endpoint:
 def failure(metrics: Metrics) -> Response:
     """Logs what nobody foresaw, and answers without telling."""
     request = current_request()
-    request_id = uuid4().hex if request is None else request.request_id
+    request_id = new_request_id() if request is None else request.request_id
     _log.exception("a request failed unexpectedly")
     metrics.error(TablecastError.code)
     return internal_error(request_id)
