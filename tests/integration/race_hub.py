@@ -30,7 +30,10 @@ AWAY_TURNS = 30  # of the event loop, at most, between two subscriptions of a cl
 
 
 class HubClient:
-    """A subscriber that leaves in the middle of anything, and goes on from the last commit that it has whole rows of."""
+    """A subscriber that leaves in the middle of anything, and goes on from the last commit that it has whole rows of.
+
+    The hub survives whatever a subscriber raises, so what goes wrong in `told` is kept: the run is judged by it.
+    """
 
     def __init__(self, hub: LiveHub, question: Question, chance: random.Random, met: Counter[str]) -> None:
         self.question = question
@@ -42,6 +45,7 @@ class HubClient:
         self._subscription: LiveSubscription | None = None
         self._slow = chance.random() < 0.3
         self.error: TablecastError | None = None
+        self.failure: AssertionError | None = None  # the first of what it was told wrongly
 
     @property
     def kept(self) -> Sequence[Row]:
@@ -116,6 +120,14 @@ class HubClient:
             self._met["too slow"] += 1
             self._resume = self._hub.detach(subscription)
             return
+        try:
+            self._heed(subscription, told)
+        except AssertionError as failure:
+            self.failure = self.failure or failure
+            raise
+
+    def _heed(self, subscription: LiveSubscription, told: Told) -> None:
+        assert subscription is self._subscription, "told after it went away"
         assert self._resume is not None and self._resume < told.seq, "told again, or out of order"
         self._fold(told.changes)
         self._resume = told.seq
@@ -168,8 +180,8 @@ async def _race(db: AsyncDatabase, hub: LiveHub, raced: Raced, chance: random.Ra
     }
     raced.judge(clients, answers)
     for client in clients:
-        if client.error is not None:
-            raced.violation = f"hub run {raced.seed}, {client.question}: {client.error}"
+        if wrong := client.failure or client.error:
+            raced.violation = f"hub run {raced.seed}, {client.question}: {wrong}"
         client._leave()
     if not hub.is_empty:
         raced.violation = raced.violation or f"hub run {raced.seed}: an index still holds something"
