@@ -90,7 +90,7 @@ crash-server: $(READY) ## the same over HTTP: 24 publishers and 4 consumers, the
 crash-spark: $(READY) java ## a stream on Spark: driver, executors and server killed 20 times
 	@$(BIN)/python tests/spark/kill_loop.py --kills 20
 
-live-race: $(READY) ## 500 races of live queries with writers: every client ends with the rows of its SELECT
+live-race: $(READY) ## 500 races of live queries with writers, every second over sockets: every client ends with the rows of its SELECT
 	@$(BIN)/python tests/integration/live_race.py --runs 500
 
 live-storm: $(READY) ## storms of 5,000 live connections, well-behaved and not: nothing is left, others are unharmed

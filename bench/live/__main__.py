@@ -12,7 +12,9 @@ def workloads(quick: bool) -> dict[str, Workload]:
     return {
         "fan-out": lambda path: measured.fan_out(path, rounds, sockets, 40),
         "different": lambda path: measured.different_queries(path, rounds, 100 if quick else 1_000, 60),
-        "indexed": lambda path: measured.indexed(path, (1_000, 10_000 if quick else 100_000), 200),
+        "indexed": lambda path: measured.indexed(
+            path, rounds, (1_000, 10_000 if quick else 100_000), 70, 1_000 if quick else 5_000
+        ),
         "latency": lambda path: measured.latency(path, 100 if quick else 500),
         "idle": lambda path: measured.idle_subscriptions(path, rounds, seconds, sockets),
     }

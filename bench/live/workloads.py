@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +17,8 @@ import tablecast
 from bench.live.generator import Load, load
 from bench.live.stamped import stamped_server
 from bench.measure import Comparison, in_turns, percentile
-from bench.server.ours import PASSWORD, connect, server
-from bench.server.processes import free_port, running
+from bench.server.ours import PASSWORD, connect, process
+from bench.server.processes import free_port, processor_seconds, running
 
 TABLE = "CREATE TABLE bench.posts (id BIGINT PRIMARY KEY, thread_id BIGINT, score BIGINT, author TEXT, body TEXT)"
 EVERYTHING = "SELECT id, thread_id, score, author, body FROM bench.posts"
@@ -34,8 +35,9 @@ def allow_files() -> None:
 
 
 class Bench:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int = 0) -> None:
         self.port = port
+        self.pid = pid
         self.client = tablecast.connect(f"http://127.0.0.1:{port}", user="system", password=PASSWORD)
         self.client.execute("CREATE NAMESPACE bench")
         self.client.execute(TABLE)
@@ -43,9 +45,15 @@ class Bench:
 
     def insert(self, thread_id: int = 0) -> int:
         """One row, one commit; returns its number."""
-        self._id += 1
-        row = {"id": self._id, "thread_id": thread_id, "score": 1, "author": "ann", "body": "a line of text"}
-        seq = self.client.insert("bench.posts", [row]).seq
+        return self.insert_all([thread_id])
+
+    def insert_all(self, thread_ids: Sequence[int]) -> int:
+        """A row for each, likewise."""
+        rows = []
+        for thread_id in thread_ids:
+            self._id += 1
+            rows.append({"id": self._id, "thread_id": thread_id, "score": 1, "author": "ann", "body": "a line of text"})
+        seq = self.client.insert("bench.posts", rows).seq
         assert seq is not None
         return seq
 
@@ -54,8 +62,8 @@ class Bench:
 def bench(path: Path) -> Iterator[Bench]:
     allow_files()
     path.mkdir(exist_ok=True)
-    with server(path) as port:
-        yield Bench(port)
+    with process(path) as (port, pid):
+        yield Bench(port, pid)
 
 
 @contextmanager
@@ -125,41 +133,93 @@ def different_queries(path: Path, rounds: int, queries: int, changes: int) -> It
             lambda: _told_rate(shared, other, queries, changes),
         )
         yield Comparison(
-            f"{queries:,} subscribers, each with columns and a filter of its own", "as many that share one query",
+            f"{queries:,} subscribers, each with a query of its own", "as many that share one query",
             ours, theirs, "deliveries/s", 0.2, kind="itself",
         )  # fmt: skip
 
 
 def _different(number: int) -> Query:
-    columns = ["id", "thread_id", "score", "author", "body"]
-    turned = columns[number % 5 :] + columns[: number % 5]
-    return f"SELECT {', '.join(turned)} FROM bench.posts WHERE score > ? AND author <> ?", [-number, f"user {number}"]
+    """No two of them have the same text, and all of them show every row that is written here."""
+    where, params = _WHERES[number % len(_WHERES)]
+    columns = _SELECTIONS[number % len(_SELECTIONS)]
+    return f"SELECT {', '.join(columns)} FROM bench.posts WHERE {where}", [param(number) for param in params]
+
+
+# Every choice of columns in every order: 325. With 8 conditions, which has no divisor in common with it, 2,600 texts.
+_SELECTIONS = [
+    columns
+    for count in range(1, 6)
+    for columns in itertools.permutations(("id", "thread_id", "score", "author", "body"), count)
+]
+_WHERES: list[tuple[str, list[Callable[[int], Any]]]] = [
+    ("score > ? AND author <> ?", [lambda n: -n, lambda n: f"user {n}"]),
+    ("score >= ? OR thread_id > ?", [lambda n: -n, lambda n: n]),
+    ("author LIKE ? AND score < ?", [lambda n: "a%", lambda n: n + 2]),
+    ("body IS NOT NULL AND thread_id <> ?", [lambda n: n + 1]),
+    ("score BETWEEN ? AND ?", [lambda n: -n, lambda n: n + 1]),
+    ("author IN (?, ?)", [lambda n: "ann", lambda n: f"user {n}"]),
+    ("NOT (score < ?) AND body LIKE ?", [lambda n: -n, lambda n: "a line%"]),
+    ("length(body) > ? AND thread_id + score < ?", [lambda n: n % 10, lambda n: n + 2]),
+]
 
 
 # --- found by value -----------------------------------------------------------------------------------------------
 
 
-def indexed(path: Path, subscriptions: tuple[int, int], changes: int) -> Iterator[Comparison]:
-    costs = []
-    for count in subscriptions:
+SPREAD = 7_919  # prime: changes that follow each other are of other threads, and of other sockets
+IN_A_COMMIT = 100  # changes, where the server's work for each is measured and not that for a request
+
+
+class Threads:
+    """A server with `count` subscriptions `thread_id = ?`, all different, on 1,000 sockets."""
+
+    def __init__(self, ours: Bench, told: Load, count: int) -> None:
+        self._ours, self._told, self._count, self._next = ours, told, count, 0
         sockets = min(1_000, count)
-        with bench(path / str(count)) as ours, load() as told:
-            queries = [("SELECT id, body FROM bench.posts WHERE thread_id = ?", [i]) for i in range(count)]
-            told.open(ours.port, sockets, queries, count // sockets)
-            costs.append(percentile([_one_change(ours, told, i % count) for i in range(changes)], 0.5) * 1e3)
+        queries = [("SELECT id, body FROM bench.posts WHERE thread_id = ?", [i]) for i in range(count)]
+        told.open(ours.port, sockets, queries, count // sockets)
+
+    def _some(self, count: int) -> list[int]:
+        self._next += count
+        return [number * SPREAD % self._count for number in range(self._next - count, self._next)]
+
+    def wait_ms(self, changes: int) -> float:
+        """The median time from the request of a change to its arrival."""
+        return percentile([self._one_change(thread_id) for thread_id in self._some(changes)], 0.5) * 1e3
+
+    def _one_change(self, thread_id: int) -> float:
+        self._told.ask(reset=False)
+        self._told.send(expect=1)
+        began = time.monotonic()
+        self._ours.insert(thread_id)
+        return float(self._told.answer()["at"]) - began
+
+    def work_us(self, changes: int) -> float:
+        """The server's processor time for a change, until all have arrived."""
+        self._told.ask(reset=False)
+        self._told.send(expect=changes)
+        began = processor_seconds(self._ours.pid)
+        for _ in range(changes // IN_A_COMMIT):
+            self._ours.insert_all(self._some(IN_A_COMMIT))
+        self._told.answer()
+        return (processor_seconds(self._ours.pid) - began) / changes * 1e6
+
+
+def indexed(path: Path, rounds: int, subscriptions: tuple[int, int], waits: int, works: int) -> Iterator[Comparison]:
     few, many = subscriptions
-    yield Comparison(
-        f"one change, {many:,} subscriptions `thread_id = ?`", f"{few:,} such subscriptions",
-        costs[1], costs[0], "ms", 2, at_most=True, kind="itself",
-    )  # fmt: skip
-
-
-def _one_change(ours: Bench, told: Load, thread_id: int) -> float:
-    told.ask(reset=False)
-    told.send(expect=1)
-    began = time.monotonic()
-    ours.insert(thread_id)
-    return float(told.answer()["at"]) - began
+    with bench(path / "few") as some, bench(path / "many") as all_, load() as one, load() as other:
+        small, large = Threads(some, one, few), Threads(all_, other, many)
+        against = f"{few:,} such subscriptions"
+        ours, theirs = in_turns(rounds, lambda: large.wait_ms(waits), lambda: small.wait_ms(waits))
+        yield Comparison(
+            f"one change, {many:,} subscriptions `thread_id = ?`: from request to arrival", against,
+            ours, theirs, "ms", 2, at_most=True, kind="itself",
+        )  # fmt: skip
+        ours, theirs = in_turns(rounds, lambda: large.work_us(works), lambda: small.work_us(works))
+        yield Comparison(
+            f"one change of {IN_A_COMMIT} in a commit, {many:,} subscriptions `thread_id = ?`: the server's processor time",
+            against, ours, theirs, "µs", 2, at_most=True, kind="itself",
+        )  # fmt: skip
 
 
 # --- latency ------------------------------------------------------------------------------------------------------

@@ -52,6 +52,12 @@ def running(command: Sequence[str], port: int, log: Path, environment: dict[str,
                 process.wait()
 
 
+def processor_seconds(pid: int) -> float:
+    """That a process has used since it began."""
+    times = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:

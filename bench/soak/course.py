@@ -18,6 +18,7 @@ from typing import Any
 import tablecast
 from bench.edge.broker import broker
 from bench.server.ours import PASSWORD, process
+from bench.server.processes import processor_seconds
 from bench.soak import readers
 from bench.soak.role import SCHEMA, SPAWN, TOPICS, Board, Final, Sample, start
 from bench.soak.tally import Buckets, Coverage, quantile_ms
@@ -124,7 +125,7 @@ class Course:
 
     def sample(self, seconds: float, minute: float) -> dict[str, Any]:
         """One interval of the held load, as it goes into the report."""
-        before, cpu, began = self.board.written.value, cpu_seconds(self._pid), time.monotonic()
+        before, cpu, began = self.board.written.value, processor_seconds(self._pid), time.monotonic()
         self._interval = Interval()
         self.listen(seconds)
         written = self.board.written.value - before
@@ -133,7 +134,7 @@ class Course:
             "minute": round(minute, 2),
             "rate": written / (time.monotonic() - began),
             "rss_mb": resident_mb(self._pid),
-            "cpu_us": (cpu_seconds(self._pid) - cpu) / max(written, 1) * 1e6,
+            "cpu_us": (processor_seconds(self._pid) - cpu) / max(written, 1) * 1e6,
             "yardstick_ms": yardstick_ms(),
             "commit_p50": commit["p50"],
             "commit_p99": commit["p99"],
@@ -150,11 +151,6 @@ class Course:
         while len(self.finals) < len(readers.READERS) + 1 and time.monotonic() < until:
             self.listen(0.5)
         return self.finals
-
-
-def cpu_seconds(pid: int) -> float:
-    times = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
-    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def yardstick_ms() -> float:

@@ -45,3 +45,15 @@ def test_a_build_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_logic_holds() -> None:
     npm("test")
+
+
+def test_the_types_of_the_client_allow_what_programs_do() -> None:
+    """clients/js/test/types.check.ts uses every signature; the compiler is the console's."""
+    flags = [
+        "--noEmit", "--strict", "--noUncheckedIndexedAccess", "--noUnusedLocals", "--noUnusedParameters",
+        "--target", "ES2023", "--module", "NodeNext", "--moduleResolution", "NodeNext", "--lib", "ES2023,DOM",
+    ]  # fmt: skip
+    check = ROOT / "clients/js/test/types.check.ts"
+    compiler = CONSOLE / "node_modules/.bin/tsc"
+    ran = subprocess.run([compiler, *flags, check], cwd=check.parent, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

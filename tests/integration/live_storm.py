@@ -2,13 +2,20 @@
 
     python tests/integration/live_storm.py --cycles 5000 [--seed 1]
 
-A storm of well-behaved guests, then one of all kinds (storm_guests.py), and both again: each of as many cycles, many at a
-time.
-Meanwhile one subscriber, in a process of its own, writes a row and waits for the change, again and again. Then:
+The server is calm at first; then comes a storm of well-behaved guests, then one of all kinds (storm_guests.py), and all three
+again: each storm of as many cycles, many at a time. Meanwhile one subscriber, in a process of its own, writes a row and waits
+for the change, again and again. Then:
 
     nothing is left        no subscription, no connection, no group, and as many open files as before
-    memory is back         the second pair of storms leaves no more than the first, but for GROWTH_BYTES
-    others are unharmed    the subscriber's median wait is at most SLOWER times that among well-behaved guests
+    memory is back         the storms leave no more than LEFT_BYTES, and the second pair no more than the first but for
+                           GROWTH_BYTES
+    others are unharmed    the subscriber's median wait among guests of all kinds is at most SLOWER times that of a calm server,
+                           and at most SLOWER times that among well-behaved guests
+
+Of the two ratios the second is what misbehaving adds. The first has more in it: server, guests and subscriber share the
+processors, and a server that signs in hundreds of guests a second is busy with them. Where waits among well-behaved guests alone
+take more than SLOWER times those of a calm server, that is told as missed, with its figure; it does not end the run as failed,
+since no guest has done harm.
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +40,8 @@ import tablecast
 
 AT_A_TIME = 16
 SLOWER = 2.0
+CALM_SECONDS = 5.0
+LEFT_BYTES = 64 * 2**20  # of a process that began with none of its caches and pools
 GROWTH_BYTES = 16 * 2**20  # of what the allocator keeps, whichever storm it came from
 LARGE_ROWS, LARGE_CHARS = 40, 20_000
 TABLES = """
@@ -107,6 +116,15 @@ class Storm:
     waits: list[float] = field(default_factory=list)
 
 
+async def calm(server: Address, seconds: float) -> Storm:
+    """Nobody comes."""
+    found = Storm([], seconds)
+    async with Watcher(server) as watcher:
+        await asyncio.sleep(seconds)
+    found.waits = watcher.waits
+    return found
+
+
 async def storm(server: Address, kinds: list[str], cycles: int, seed: int) -> Storm:
     """`cycles` connections, AT_A_TIME at a time, while the watcher watches."""
     found, chance = Storm(kinds), random.Random(seed)
@@ -175,14 +193,29 @@ def serve(directory: Path) -> ServerProcess:
 
 @dataclass
 class Weathered:
+    calm: list[Storm]
     plain: list[Storm]
     mixed: list[Storm]
     before: Left
     left: list[Left]
 
     @property
-    def slower(self) -> float:
-        return _median(self.mixed) / _median(self.plain)
+    def slower_than_calm(self) -> float:
+        return _wait(self.mixed) / _wait(self.calm)
+
+    @property
+    def slower_than_plain(self) -> float:
+        return _wait(self.mixed) / _wait(self.plain)
+
+    @property
+    def plain_than_calm(self) -> float:
+        """What the load of well-behaved guests costs."""
+        return _wait(self.plain) / _wait(self.calm)
+
+    @property
+    def left_bytes(self) -> int:
+        """By all of it."""
+        return self.left[-1].memory_bytes - self.before.memory_bytes
 
     @property
     def grown_bytes(self) -> int:
@@ -195,42 +228,60 @@ class Weathered:
             for left in self.left
             if left.subscriptions or left.connections or left.queries or left.files > self.before.files
         ]
+        if self.left_bytes > LEFT_BYTES:
+            found.append(f"the storms left {self.left_bytes:,} bytes")
         if self.grown_bytes > GROWTH_BYTES:
             found.append(f"the second pair of storms left {self.grown_bytes:,} bytes more than the first")
         return found
 
+    def delays(self) -> list[str]:
+        """What guests of all kinds did to the subscriber."""
+        found = []
+        if self.slower_than_plain > SLOWER:
+            found.append(f"waits are {self.slower_than_plain:.2f} times as long as among well-behaved guests")
+        if self.slower_than_calm > SLOWER >= self.plain_than_calm:
+            found.append(f"waits are {self.slower_than_calm:.2f} times as long as on a calm server")
+        return found
 
-async def weather(server: ServerProcess, cycles: int, seed: int) -> Weathered:
+
+async def weather(server: ServerProcess, cycles: int, seed: int, calm_seconds: float = CALM_SECONDS) -> Weathered:
     prepare(server)
     await storm(server, PLAIN, AT_A_TIME, seed)  # so that connections which the server keeps for itself are there
-    before = await asyncio.to_thread(look, server)
-    plain, mixed, left = list[Storm](), list[Storm](), list[Left]()
+    found = Weathered([], [], [], await asyncio.to_thread(look, server), [])
     for number in range(2):
-        plain.append(await storm(server, PLAIN, cycles, seed + number))
-        mixed.append(await storm(server, MIXED, cycles, seed + number))
-        left.append(await emptied(server, before.files))
-    return Weathered(plain, mixed, before, left)
+        found.calm.append(await calm(server, calm_seconds))
+        found.plain.append(await storm(server, PLAIN, cycles, seed + number))
+        found.mixed.append(await storm(server, MIXED, cycles, seed + number))
+        found.left.append(await emptied(server, found.before.files))
+    return found
 
 
-def _median(storms: list[Storm]) -> float:
-    return statistics.median([wait for storm in storms for wait in storm.waits])
+def _wait(storms: list[Storm], share: float = 0.5) -> float:
+    waits = sorted(wait for storm in storms for wait in storm.waits)
+    return waits[min(len(waits) - 1, int(len(waits) * share))]
 
 
 def report(console: Console, weathered: Weathered, cycles: int) -> list[str]:
-    for found in (*weathered.plain, *weathered.mixed):
-        kind = "well-behaved" if found.kinds == PLAIN else "of all kinds"
+    weathers = [("a calm server", weathered.calm), ("well-behaved guests", weathered.plain)]
+    for name, storms in (*weathers, ("guests of all kinds", weathered.mixed)):
+        speed = f", {cycles / found.seconds:,.0f} a second" if (found := storms[-1]).kinds else ""
         console.print(
-            f"{cycles:,} guests {kind}: {cycles / found.seconds:,.0f}/s, a wait for a change takes {_median([found]) * 1000:.2f} ms "
-            f"(median of {len(found.waits):,})"
+            f"{name}{speed}: a wait for a change takes {_wait(storms) * 1000:.2f} ms in the median, "
+            f"p99 {_wait(storms, 0.99) * 1000:.2f} ms ({sum(len(each.waits) for each in storms):,} waits)"
         )
+    sizes = ", ".join(f"{left.memory_bytes / 2**20:.0f}" for left in (weathered.before, *weathered.left))
+    console.print(f"memory before, and after each pair of storms: {sizes} MiB")
     console.print(
-        f"memory: {', '.join(f'{left.memory_bytes / 2**20:.0f} MiB' for left in (weathered.before, *weathered.left))}"
+        f"waits among guests of all kinds are {weathered.slower_than_plain:.2f} times as long as among well-behaved ones "
+        f"(at most {SLOWER:g}), and {weathered.slower_than_calm:.2f} times as long as on a calm server (at most {SLOWER:g})"
     )
-    console.print(f"waits are {weathered.slower:.2f} times as long among guests of all kinds (at most {SLOWER:g})")
-    problems = weathered.problems()
-    if weathered.slower > SLOWER:
-        problems.append(f"waits are {weathered.slower:.2f} times as long")
-    return problems
+    if weathered.plain_than_calm > SLOWER:
+        console.print(
+            f"missed beside a calm server: well-behaved guests alone make waits {weathered.plain_than_calm:.2f} times as long; "
+            f"{len(os.sched_getaffinity(0))} processors are shared by all",
+            style="yellow",
+        )
+    return [*weathered.problems(), *weathered.delays()]
 
 
 def main() -> int:
@@ -245,7 +296,8 @@ def main() -> int:
     console = Console()
     console.print(f"seed {given.seed}")
     with tempfile.TemporaryDirectory(prefix="tablecast-storm-") as directory, serve(Path(directory) / "data") as server:
-        problems = report(console, asyncio.run(weather(server, given.cycles, given.seed)), given.cycles)
+        weathered = asyncio.run(weather(server, given.cycles, given.seed))
+        problems = report(console, weathered, given.cycles)
     for problem in problems:
         console.print(problem, style="red", markup=False, highlight=False)
     return 1 if problems else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -128,21 +130,58 @@ class SocketEar:
 
 
 class StreamEar:
-    """A stream of server-sent events."""
+    """A stream of server-sent events. `cut` loses it; the next one resumes from the last id, as a browser does."""
 
-    def __init__(self, server: Address, user: str, token: str, sql: str) -> None:
+    def __init__(self, server: Address, user: str, token: str, sql: str, params: list[Any]) -> None:
         self.user = user
         self.heard = bytearray()
-        self._socket = socket.create_connection((server.host, server.port), SECONDS)
-        path = f"/v1/api/live?{urlencode({'sql': sql})}"
-        head = f"GET {path} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {token}\r\n\r\n"
-        self._socket.sendall(head.encode())
+        self._server, self._token = server, token
+        self._path = f"/v1/api/live?{urlencode({'sql': sql, 'params': json.dumps(params)})}"
+        self._connect(b"")
+
+    def _connect(self, last_id: bytes) -> None:
+        self._begins = len(self.heard)  # what this connection brings, from there on
+        self._socket = socket.create_connection((self._server.host, self._server.port), SECONDS)
+        lines = [
+            f"GET {self._path} HTTP/1.1",
+            f"Host: {self._server.host}:{self._server.port}",
+            f"Authorization: Bearer {self._token}",
+            *([f"Last-Event-ID: {last_id.decode()}"] if last_id else []),
+        ]
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode())
+
+    @property
+    def last_id(self) -> bytes:
+        """Of the last event that came whole."""
+        whole = bytes(self.heard).rpartition(b"\n\n")[0]
+        ids = re.findall(rb"^id: (\S+)$", whole, re.MULTILINE)
+        return ids[-1] if ids else b""
+
+    @property
+    def mode(self) -> bytes:
+        """How the last connection began, once that is known."""
+        modes = re.findall(rb'"mode":"(\w+)"', bytes(self.heard[self._begins :]))
+        return modes[0] if modes else b""
+
+    def cut(self) -> None:
+        self._socket.close()
+        self._connect(self.last_id)
 
     def hear_until(self, mark: bytes) -> None:
         while mark not in self.heard:
-            data = self._socket.recv(65_536)
-            assert data, "the server hung up"
-            self.heard += data
+            self._hear()
+
+    def hear_the_beginning(self) -> None:
+        while not self.mode:
+            self._hear()
+
+    def _hear(self) -> None:
+        """A stream that cannot be told the next commit ends with `lagging`: its reader comes back."""
+        data = self._socket.recv(65_536)
+        self.heard += data
+        if bytes(self.heard[self._begins :]).endswith(b"\r\n0\r\n\r\n") or not data:
+            assert b"event: lagging" in self.heard[self._begins :], bytes(self.heard[self._begins :])[-1000:]
+            self.cut()
 
     def close(self) -> None:
         self._socket.close()

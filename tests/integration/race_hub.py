@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from race_workload import CLIENTS, TABLES, USERS, WRITERS, Question, Raced, Row, turns, write
+from race_workload import CLIENTS, LEAST_COMMITS, TABLES, USERS, Question, Raced, Row, Writing, turns
 
 import tablecast
 from tablecast.core.live_query import LiveQuery
@@ -25,12 +25,21 @@ from tablecast.model.schema import Actor, Role
 from tablecast.sql.aio import AsyncDatabase
 from tablecast.sql.plan_live import plan_live
 
-WRITES = 40  # of each writer
+WRITERS = 6  # of each user
+WRITES = 40  # of each writer, at least
+WIDE = 8
 AWAY_TURNS = 30  # of the event loop, at most, between two subscriptions of a client, and in each of them
+MUST_MEET = {
+    "snapshot", "resumed", "refetch", "left before its rows were whole", "left before it was live", "too slow",
+    "made to resume", "fell behind",
+}  # in many runs  # fmt: skip
 
 
 class HubClient:
-    """A subscriber that leaves in the middle of anything, and goes on from the last commit that it has whole rows of."""
+    """A subscriber that leaves in the middle of anything, and goes on from the last commit that it has whole rows of.
+
+    The hub survives whatever a subscriber raises, so what goes wrong in `told` is kept: the run is judged by it.
+    """
 
     def __init__(self, hub: LiveHub, question: Question, chance: random.Random, met: Counter[str]) -> None:
         self.question = question
@@ -41,7 +50,9 @@ class HubClient:
         self._resume: int | None = None
         self._subscription: LiveSubscription | None = None
         self._slow = chance.random() < 0.3
+        self.lives = 0
         self.error: TablecastError | None = None
+        self.failure: AssertionError | None = None  # the first of what it was told wrongly
 
     @property
     def kept(self) -> Sequence[Row]:
@@ -56,10 +67,11 @@ class HubClient:
     async def come_and_go(self, over: asyncio.Event) -> None:
         while not over.is_set():
             await self.subscribe(hasty=self._chance.random() < 0.3)
+            self.lives += 1
             await turns(self._chance.randrange(AWAY_TURNS))
             self._leave()
             await turns(self._chance.randrange(AWAY_TURNS))
-        self._slow = False
+        self._slow, self._met = False, Counter()  # what happens to it from here on is not counted
 
     async def subscribe(self, *, hasty: bool = False) -> None:
         """Until it is live, or, if it is hasty, until it has had enough."""
@@ -116,6 +128,14 @@ class HubClient:
             self._met["too slow"] += 1
             self._resume = self._hub.detach(subscription)
             return
+        try:
+            self._heed(subscription, told)
+        except AssertionError as failure:
+            self.failure = self.failure or failure
+            raise
+
+    def _heed(self, subscription: LiveSubscription, told: Told) -> None:
+        assert subscription is self._subscription, "told after it went away"
         assert self._resume is not None and self._resume < told.seq, "told again, or out of order"
         self._fold(told.changes)
         self._resume = told.seq
@@ -140,52 +160,58 @@ async def race(seed: int, clients: int = CLIENTS, writes: int = WRITES) -> Raced
             hub = LiveHub(db.engine, chunk=chance.choice([1, 16, 256]), backlog_rows=chance.choice([8, 100, 100_000]))
             await _race(db, hub, raced, chance, clients, writes)
             await hub.stop()
-            problems = (await db.verify()).problems
-            if not raced.violation and problems:
-                raced.violation = f"hub run {seed}: {problems}"
+            if problems := (await db.verify()).problems:
+                raced.violated(problems)
     return raced
 
 
 async def _race(db: AsyncDatabase, hub: LiveHub, raced: Raced, chance: random.Random, count: int, writes: int) -> None:
-    over = asyncio.Event()
+    over, began = asyncio.Event(), db.engine.seq
     clients = [HubClient(hub, Question.any(chance), random.Random(chance.random()), raced.met) for _ in range(count)]
     going = [asyncio.create_task(client.come_and_go(over)) for client in clients]
     sessions = {user: await db.session(user, Role.SERVICE) for user in USERS}
-    writing = [write_as(db, user, random.Random(chance.random()), writes) for user in USERS for _ in range(WRITERS)]
+    writing = [
+        write_as(db, user, Writing(raced, clients, random.Random(chance.random()), writes, WIDE))
+        for user in USERS
+        for _ in range(WRITERS)
+    ]
     trimming = asyncio.create_task(_trim(db, over))
     try:
         await asyncio.gather(*writing)
+        raced.count(clients, db.engine.seq - began, LEAST_COMMITS if count == CLIENTS else 1)
     finally:
         over.set()
         await asyncio.gather(*going, trimming)
     while away := [client for client in clients if not client.is_live and client.error is None]:
         await asyncio.gather(*(client.subscribe() for client in away))
         await hub.settled()
-    raced.commits, raced.met["fell behind"] = db.engine.seq, hub.counts.caught_up
+    raced.met["fell behind"] = hub.counts.caught_up
     answers = {
         q: (await sessions[q.user].query(q.sql, q.params)).stored_rows()
         for q in {client.question for client in clients}
     }
+    for client in clients:
+        if wrong := client.failure or client.error:
+            raced.violated(f"{client.question}: {wrong}")
     raced.judge(clients, answers)
     for client in clients:
-        if client.error is not None:
-            raced.violation = f"hub run {raced.seed}, {client.question}: {client.error}"
         client._leave()
     if not hub.is_empty:
-        raced.violation = raced.violation or f"hub run {raced.seed}: an index still holds something"
+        raced.violated("an index still holds something")
 
 
-async def write_as(db: AsyncDatabase, user: str, chance: random.Random, count: int) -> None:
+async def write_as(db: AsyncDatabase, user: str, writing: Writing) -> None:
     session = await db.session(user, Role.SERVICE)
 
     async def execute_all(sql: str) -> None:
         try:
             await session.execute_all(sql)
         except TablecastError:
-            await session.rollback()
+            if session.in_transaction:  # a COMMIT that is refused has ended it
+                await session.rollback()
             raise
 
-    await write(chance, count, session.execute, execute_all)
+    await writing.write(session.execute, execute_all)
 
 
 async def _trim(db: AsyncDatabase, over: asyncio.Event) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -130,9 +131,13 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ServerThread(Address):
-    """A server over the directory `data`, or in memory. `stop` drains, closes, and re-raises what went wrong."""
+    """A server over the directory `data`, or in memory. `stop` drains, closes, and re-raises what went wrong.
 
-    def __init__(self, data: Path | str = ":memory:", **settings: Any) -> None:
+    `system_bytes` is how much the system takes of what a peer does not read; without it, megabytes.
+    """
+
+    def __init__(self, data: Path | str = ":memory:", *, system_bytes: int | None = None, **settings: Any) -> None:
+        self._system_bytes = system_bytes
         self._settings = Settings(data=str(data), port=0, **settings)
         self._started: queue.Queue[int | BaseException] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="test-server")
@@ -180,6 +185,8 @@ class ServerThread(Address):
     async def _live(self) -> None:
         settings, self.lifecycle, self.loop = self._settings, Lifecycle(), asyncio.get_running_loop()
         with closing(bind(settings)) as listener:
+            if self._system_bytes is not None:  # connections have what their listener has
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._system_bytes)
             self.db = await open_async(
                 settings.data,
                 waits=False,

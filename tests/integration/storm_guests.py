@@ -13,6 +13,7 @@ import struct
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from server_fixture import Address
 from websockets.frames import Frame, Opcode
@@ -137,6 +138,17 @@ class Guests:
         guest.frame(Opcode.CLOSE, b"\x03\xe8")
         await guest.shown_out()
 
+    async def _streams(self) -> None:
+        """A reader of server-sent events, which goes when it has what was there."""
+        guest = await Guest.connect(self._server)
+        query = urlencode({"sql": SMALL + str(self._chance.randrange(10))})
+        guest.send(
+            f"GET /v1/api/live?{query} HTTP/1.1\r\nHost: {self._server.host}:{self._server.port}\r\n"
+            f"Authorization: Bearer {self._token}\r\n\r\n".encode()
+        )
+        await guest.until(b"event: live")
+        await guest.reset()
+
     async def _resets(self) -> None:
         """After a subscription that it may not have waited for."""
         guest = await self._upgraded()
@@ -188,6 +200,6 @@ class Guests:
 
 
 MIXED = [
-    "plain", "resets", "breaks_off", "falls_silent", "babbles", "makes_no_sense", "says_too_much", "never_reads",
+    "plain", "streams", "resets", "breaks_off", "falls_silent", "babbles", "makes_no_sense", "says_too_much", "never_reads",
 ]  # fmt: skip
-PLAIN = ["plain"] * (len(MIXED) - 1) + ["reads_much"]
+PLAIN = ["plain"] * (len(MIXED) - 2) + ["streams", "reads_much"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +55,10 @@ QUESTIONS = [
 
 @dataclass(eq=False)
 class Follower:
-    """A subscriber that folds what it is told. `rows` are whole as of commit `seq` once it was live."""
+    """A subscriber that folds what it is told. `rows` are whole as of commit `seq` once it was live.
+
+    The hub survives whatever a subscriber raises. So what goes wrong in a callback is kept, and the model asks for it.
+    """
 
     user: str
     table: str
@@ -66,6 +70,7 @@ class Follower:
     whole: bool = False
     resumes: bool = False  # it is out of the hub and goes on from `seq`
     error: TablecastError | None = None
+    failure: Exception | None = None  # the first in a callback
     subscription: LiveSubscription | None = None
 
     @property
@@ -79,21 +84,32 @@ class Follower:
 
     # --- what the hub calls ---
 
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as failure:
+            self.failure = self.failure or failure
+            raise
+
     def told(self, subscription: LiveSubscription, told: Told) -> None:
-        assert subscription is self.subscription
-        assert self.seq < told.seq, "told again, or out of order"
-        assert told.channel == subscription.channel
-        assert told.changes, "told nothing"
-        self.fold(told.changes, told.seq)
+        with self.noticed():
+            assert subscription is self.subscription
+            assert self.seq < told.seq, "told again, or out of order"
+            assert told.channel == subscription.channel
+            assert told.changes, "told nothing"
+            self.fold(told.changes, told.seq)
 
     def ended(self, subscription: LiveSubscription, error: TablecastError) -> None:
-        assert subscription is self.subscription and subscription.closed
-        self.error = error
+        with self.noticed():
+            assert subscription is self.subscription and subscription.closed
+            self.error = error
 
     def must_resume(self, subscription: LiveSubscription) -> None:
-        assert subscription is self.subscription and subscription.closed
-        assert subscription.seq >= self.seq
-        self.seq, self.resumes = subscription.seq, True
+        with self.noticed():
+            assert subscription is self.subscription and subscription.closed
+            assert subscription.seq >= self.seq, "sent back to a commit that it was told of"
+            self.seq, self.resumes = subscription.seq, True
 
     # --- what it does itself ---
 

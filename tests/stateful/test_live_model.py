@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from live_followers import QUESTIONS, Follower, Question, State
 
 from tablecast.engine import undo
@@ -77,6 +77,7 @@ class LiveMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.hub = self.run(self._hub())
         self.followers: list[Follower] = []
+        self.everybody: list[Follower] = []  # also those that went away
         for user, name, question in first:
             self.subscribe(user, name, question, steps=2)
 
@@ -220,6 +221,7 @@ class LiveMachine(RuleBasedStateMachine):
         if len(self.followers) < MOST_FOLLOWERS:
             follower = Follower(user, name, question, self.is_right)
             self.followers.append(follower)
+            self.everybody.append(follower)
             self.open(follower)
             for _ in range(steps):
                 self.move(follower, 100)
@@ -315,11 +317,19 @@ class LiveMachine(RuleBasedStateMachine):
                 assert sorted(follower.rows.values(), key=repr) == sorted(answer.stored_rows(), key=repr)
         event(f"fell behind: {self.hub.counts.caught_up > 0}")
 
+    @invariant()
+    def nobody_failed(self) -> None:
+        """In what the hub calls; it goes on without them, and only its log says so."""
+        for follower in self.everybody:
+            if follower.failure is not None:
+                raise follower.failure
+
     def teardown(self) -> None:
         if not hasattr(self, "hub"):
             return
         try:
             self.be_quiet()
+            self.nobody_failed()
             live = sum(follower.live for follower in self.followers)
             assert self.hub.stats().subscriptions == live
             for follower in self.followers:

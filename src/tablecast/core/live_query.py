@@ -56,7 +56,9 @@ class LiveQuery:
     owner: str | None  # whose rows, in tables that keep them apart
     every_column: bool  # SELECT *: another query once the table has another column
     columns: tuple[ShownColumn, ...]
+    types: tuple[str, ...]  # of the columns, as SQL names them: every change of theirs is written by these
     key_indexes: tuple[int, ...]  # where the primary key stands among the shown columns
+    key_types: tuple[str, ...]
     limit: int | None
     equals: tuple[tuple[int, Any], ...]  # (column, value), by column
     key_prefix: Values  # values of the first key columns that all its rows share
@@ -102,7 +104,9 @@ class LiveForm:
                 trees.append(ColumnRef(column.type, index, column.name))
                 columns.append(ShownColumn(column.name, column.type, hidden=True))
         self._columns = tuple(columns)
+        self._column_types = tuple(str(column.type) for column in columns)
         self._key_indexes = tuple(at[index] for index in self._schema.key_indexes)
+        self._key_types = tuple(self._column_types[i] for i in self._key_indexes)
         self._key_of = _getter(self._schema.key_indexes)
         plain = [tree.index for tree in trees if isinstance(tree, ColumnRef)]
         self._plain = _getter(plain) if len(plain) == len(trees) else None
@@ -124,7 +128,8 @@ class LiveForm:
         version = schema.version if self._every_column else None
         return LiveQuery(
             (schema.table_id, version, self.text, self._types, params, owner),
-            self.text, schema, actor, owner, self._every_column, self._columns, self._key_indexes, limit,
+            self.text, schema, actor, owner, self._every_column, self._columns, self._column_types,
+            self._key_indexes, self._key_types, limit,
             tuple(sorted(equals.items(), key=lambda pair: pair[0])), _key_prefix(schema, equals),
             _matching(self._where, params), self._plain or _cells(self._cells, params), self._key_of,
         )  # fmt: skip

@@ -50,8 +50,13 @@ class Telling:
                 await self.end(list(group.members), as_ours(error, group.query))
                 continue
             if shown:
-                await self.tell(group, Told(group.channel, seq, shown, group.query, self._counts))
-            elif self._work >= WORK_PER_TURN:
+                told = Told(group.channel, seq, shown, group.query, self._counts)
+                if len(group.members) <= self._chunk:  # as `tell`, without a coroutine for each of very many groups
+                    group.told += 1
+                    self._tell_chunk(list(group.members), told)
+                else:
+                    await self.tell(group, told)
+            if self._work >= WORK_PER_TURN:
                 await self._turn()
 
     def _judge(self, group: Group, changes: Sequence[NetChange]) -> list[Shown]:
@@ -75,9 +80,13 @@ class Telling:
         group.told += 1
         members = list(group.members)
         for at in range(0, len(members), self._chunk):
-            piece = members[at : at + self._chunk]
-            self._counts.deliveries += self._tell_all(piece, told)
-            await self.worked(len(piece) * self._each)
+            self._tell_chunk(members[at : at + self._chunk], told)
+            if self._work >= WORK_PER_TURN:
+                await self._turn()
+
+    def _tell_chunk(self, members: list[LiveSubscription], told: Told) -> None:
+        self._counts.deliveries += self._tell_all(members, told)
+        self._work += len(members) * self._each
 
     def _tell_all(self, members: Iterable[LiveSubscription], told: Told) -> int:
         """Those that have not heard of it; how many. All deliveries go through this loop: nothing more is in it."""

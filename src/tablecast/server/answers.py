@@ -130,10 +130,10 @@ def _json_rows(result: Result, columns: list[ColumnOut]) -> list[Any]:
 
 def json_shape(types: Sequence[str | None]) -> Callable[[Sequence[Any]], list[Any]] | None:
     """What makes JSON values of a row's stored ones; None if they are the same."""
-    changed = {i: convert for i, kind in enumerate(types) if (convert := _JSON_FORMS.get(kind)) is not None}
-    if not changed:
+    changed = [_JSON_FORMS.get(kind) for kind in types]
+    if not any(changed):
         return None
-    return lambda row: [changed[i](v) if i in changed and v is not None else v for i, v in enumerate(row)]
+    return lambda row: [v if to is None or v is None else to(v) for to, v in zip(changed, row, strict=True)]
 
 
 def _raw(text: str) -> msgspec.Raw:

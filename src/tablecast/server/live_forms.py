@@ -23,13 +23,13 @@ from tablecast.codec.live import (
     Values,
     encode,
 )
-from tablecast.core.live_query import LiveQuery, ShownColumn
+from tablecast.core.live_query import LiveQuery
 from tablecast.engine.live import Shown, Told
 from tablecast.model.change import Op
 from tablecast.server.answers import json_shape
 from tablecast.server.live_socket import binary_frame, text_frame
 
-SHAPES_KEPT = 4_096  # one per list of columns: those of the queries that are told something now
+SHAPES_KEPT = 4_096  # one per list of types: those of the queries that are told something now
 _OPS: Final[dict[Op, OpName]] = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 
 Shape = Callable[[Sequence[Any]], Values]
@@ -40,25 +40,26 @@ def columns_out(query: LiveQuery) -> list[LiveColumn]:
 
 
 def rows_out(query: LiveQuery, rows: Iterable[Sequence[Any]], form: Form) -> list[Values]:
-    shape = _shape(query.columns, form)
+    shape = _shape(query.types, form)
     return [shape(row) for row in rows]
 
 
 def changes_out(query: LiveQuery, changes: Iterable[Shown], form: Form) -> list[RowChange]:
-    row = _shape(query.columns, form)
-    key = _shape(tuple(query.columns[i] for i in query.key_indexes), form)
+    row = _shape(query.types, form)
     return [
-        RowChange("delete", key=key(values)) if op is Op.DELETE else RowChange(_OPS[op], row=row(values))
+        RowChange(_OPS[op], row=row(values))
+        if op is not Op.DELETE
+        else RowChange("delete", key=_shape(query.key_types, form)(values))
         for op, values in changes
     ]
 
 
 @lru_cache(SHAPES_KEPT)
-def _shape(columns: tuple[ShownColumn, ...], form: Form) -> Shape:
+def _shape(types: tuple[str, ...], form: Form) -> Shape:
     """What makes values of a form out of stored ones."""
     if form == MSGPACK_FORM:
         return portable_values
-    return json_shape([str(column.type) for column in columns]) or _as_it_is
+    return json_shape(types) or _as_it_is
 
 
 def _as_it_is(values: Sequence[Any]) -> Values:
