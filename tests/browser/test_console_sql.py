@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,10 +165,10 @@ def test_a_live_select_flashes_by_what_happens(console: Console, console_server:
     console_server.sql("INSERT INTO app.notes VALUES (3, 'a', 'new'), (4, 'elsewhere', 'not seen')")
     expect(rows).to_have_text(["3new", "1there", "2to go"])
     console_server.sql("UPDATE app.notes SET text = 'changed' WHERE id = 1")
-    expect(rows).to_have_text(["3new", "1changed", "2to go"])
+    expect(rows).to_have_text(["1changed", "3new", "2to go"])  # what changed last stands on top
     console_server.sql("DELETE FROM app.notes WHERE id = 2")
     console.shot("sql-live-flashing")
-    expect(rows).to_have_text(["3new", "1changed"])  # it has faded
+    expect(rows).to_have_text(["1changed", "3new"])  # it has faded
     flashes = console.page.evaluate("[...flashes].map((text) => text.split(/\\s+/).join(' '))")
     assert flashes == ["insert 3 new", "update 1 changed", "delete 2 to go"]
     expect(console.page.locator("tr.flash")).to_have_count(0)
@@ -176,6 +177,48 @@ def test_a_live_select_flashes_by_what_happens(console: Console, console_server:
     switch(console).click()
     expect(switch(console)).not_to_be_checked()
     assert console_server.sql("SELECT count(*) FROM system.live_queries")[0]["rows"] == [["0"]]
+
+
+def test_a_row_far_below_is_seen_when_it_changes_and_who_has_scrolled_stays(
+    console: Console, console_server: ServerThread
+) -> None:
+    console_server.sql("INSERT INTO app.ticks SELECT i, 0 FROM unnest(range(0, 1000)) AS t(i)")
+    console.write("SELECT id, value FROM app.ticks")
+    switch(console).click()
+    first = live(console).locator("tbody [role=row]").first
+    expect(first).to_have_text("00")
+    console_server.sql("UPDATE app.ticks SET value = 7 WHERE id = 900")
+    expect(first).to_have_text("9007")
+    live(console).focus()
+    for _ in range(5):
+        console.page.keyboard.press("PageDown")
+    place = (
+        "() => { const row = document.querySelector('[aria-selected=true]'); return [row.innerText, row.offsetTop]; }"
+    )
+    read, _ = console.page.evaluate(place)
+    top = "() => document.querySelector('[aria-label=\"Live result\"]').parentElement.scrollTop"
+    before = console.page.evaluate(top)
+    console_server.sql("UPDATE app.ticks SET value = 8 WHERE id IN (0, 900, 998, 999)")  # two above, two below
+    console.page.wait_for_function(f"(before) => ({top})() === before + 60", arg=before)
+    read = int(read.split()[0])
+    shown = live(console).locator("tbody [role=row]").filter(has_text=re.compile(rf"^{read}0$"))
+    expect(shown).to_be_in_viewport()
+
+
+def test_keywords_have_a_colour_of_their_own(console: Console) -> None:
+    console.write("SELECT room, 'text', 12 FROM app.notes -- why")
+    colours = console.page.locator(".cm-line").evaluate("""(line) => {
+      const colours = {};
+      const walk = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
+      while (walk.nextNode()) {
+        const { textContent, parentElement } = walk.currentNode;
+        for (const word of textContent.trim().split(/\\s+/)) colours[word] = getComputedStyle(parentElement).color;
+      }
+      return colours;
+    }""")
+    plain = colours["room,"] if "room," in colours else colours["room"]
+    assert colours["SELECT"] == colours["FROM"] != plain
+    assert len({colours[word] for word in ("SELECT", "'text'", "12", "--")} | {plain}) == 5
 
 
 def test_a_live_select_may_begin_without_rows(console: Console, console_server: ServerThread) -> None:
