@@ -81,6 +81,8 @@ def test_at_a_terminal_the_server_stays_until_ctrl_c(tmp_path: Path) -> None:
             assert page.status == 200
         with tablecast.connect(address.rstrip("/"), user="system", password=password) as client:
             assert client.query("SELECT count(*) FROM shop.orders").scalar() > 0
+            with client.live("SELECT id FROM shop.orders") as orders:  # some go on being written
+                assert next(change for change in orders if not change.initial).row is not None
         terminal.type("\x03")
         code, said = terminal.end()
     assert (code, "Traceback" in said) == (0, False)
