@@ -6,6 +6,7 @@ Installs all packages into an environment of its own: `make test-wheel`.
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,4 +49,4 @@ def test_make_demo_ends_with_a_console_that_shows_what_happened(tmp_path: Path) 
         terminal.type("\x03")
         code, said = terminal.end()
     assert "Traceback" not in said
-    assert code in (0, 2), said  # make itself may say that it was interrupted
+    assert code in (0, 2, -signal.SIGINT), said  # make ends as it was told to, whatever its recipe did
