@@ -28,8 +28,8 @@ export default function Overview() {
   return (
     <Page title="Overview" about={<About />}>
       <Numbers metrics={metrics} groups={groups} />
-      <Plots />
       <div class="columns">
+        <Plots />
         <Topics live={topics} />
         <Groups live={groups} />
         <Pipelines />
@@ -130,12 +130,12 @@ function twoLines(first: string, second: string, colour = "plot-3"): Line[] {
 function Plots() {
   void vitalsVersion.value;
   return (
-    <div class="columns">
+    <>
       {SHOWN.filter(({ needs }) => needs === undefined || vitals.has(needs)).map((shown) => (
         <div class="panel" key={shown.title}>
           <Plot {...shown} version={vitalsVersion.value} />
         </div>
       ))}
-    </div>
+    </>
   );
 }
