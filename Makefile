@@ -37,7 +37,7 @@ test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: 
 test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
 
-test-wheel: $(READY) ## build the wheel, install it into a fresh environment (needs a package index), and use it
+test-wheel: $(READY) ## build the wheel, install it into a fresh environment (needs a package index), and use it; make demo from a clone
 	@$(BIN)/python -m pytest -q tests/packaging $(ARGS)
 
 dist: $(READY) ## build wheel and sdist into dist/: the same bytes for the same commit

@@ -5,7 +5,8 @@ A page names where a figure comes from in a comment right before it, which no re
     <!-- server; 24 callers, batches of 500 rows; PostgreSQL; ours -->92,600
 
 which is: of `bench/results/server.json` the row whose workload is that text and whose `against` has that text in it, and of
-it `ours`, `theirs` or `ratio`, to three digits. This module writes the figures; a test of the docs compares them.
+it `ours`, `theirs` or `ratio`, to three digits, or its `verdict`: whether ours wins. This module writes the figures; a test of
+the docs compares them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.verdict import verdict
+
 RESULTS = Path(__file__).parent / "results"
-FIGURE = re.compile(r"(<!-- (\w+); ([^;]+); ([^;]*); (ours|theirs|ratio) -->)([\d,.]+)")
+FIGURE = re.compile(r"(<!-- (\w+); ([^;]+); ([^;]*); (ours|theirs|ratio|verdict) -->)([\d,.]+|[*\w]+)")
 DIGITS = 3
 
 
@@ -34,12 +37,19 @@ def row(results: Path, run: str, workload: str, against: str) -> dict[str, Any]:
     return found[0]
 
 
+def told(found: dict[str, Any]) -> str:
+    """In bold where somebody who chooses should look twice."""
+    said = verdict(found)
+    return "**loses**" if said == "loses" else said
+
+
 def with_figures(page: str, results: Path = RESULTS) -> str:
     """The page with every figure as the runs have it."""
 
     def figure(mark: re.Match[str]) -> str:
         comment, run, workload, against, field, _ = mark.groups()
-        return comment + rounded(row(results, run, workload, against)[field])
+        found = row(results, run, workload, against)
+        return comment + (told(found) if field == "verdict" else rounded(found[field]))
 
     return FIGURE.sub(figure, page)
 

@@ -1,17 +1,31 @@
-"""What a run was measured on: processor, memory, kernel, the file system below the data, and what an fsync takes there."""
+"""What a run was measured on: processor, memory, kernel, the file system below the data, and what an fsync takes there. And what was
+measured: the commit."""
 
 from __future__ import annotations
 
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+SOURCES = Path(__file__).parent.parent
 SYNCS = 200  # enough for a median; takes a fraction of a second on a disk that is good for a database
 SYNC_BYTES = 4096
+
+
+def commit(sources: Path = SOURCES) -> str | None:
+    """What was measured; None outside of a checkout."""
+    asked = ["git", "-C", str(sources), "rev-parse", "--verify", "--quiet", "HEAD"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        return None
+    status = ["git", "-C", str(sources), "status", "--porcelain"]
+    changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
+    return found.stdout.strip() + (", changed" if changed else "")
 
 
 def hardware() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.hardware import commit
 from bench.measure import Comparison, NotInstalled, NotMeasured
 
 Found = Comparison | NotMeasured
@@ -72,6 +73,7 @@ def _as_json(found: list[Found], quick: bool, seconds: float) -> dict[str, Any]:
     return {
         "machine": machine(),
         "measured": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
         "quick": quick,
         "seconds": round(seconds),
         "comparisons": [

@@ -1,4 +1,4 @@
-"""`python -m bench.soak [--minutes 30] [--rate N]`: half of maximum load for a while, with every kind of reader attached.
+"""`python -m bench.soak [--minutes 30] [--rate N] [--gather]`: half of maximum load for a while, with every kind of reader attached.
 
 Writes bench/results/soak.json and docs/soak.md, or, if it is shorter than half an hour, build/soak.json and build/soak.md: a look,
 not a result. Ends with 1 if memory or a latency was not flat, or if a reader missed a row or got one twice.
@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.hardware import hardware
+from bench.hardware import commit, hardware
 from bench.measure import NotInstalled
 from bench.soak.course import Course, started
 from bench.soak.page import page, verdicts
@@ -38,8 +38,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=RESULT_MINUTES)
     parser.add_argument("--rate", type=float, help="writes per second to hold, instead of half of the maximum")
+    parser.add_argument(
+        "--gather", action="store_true", help="measure nothing: make the page of the committed run anew"
+    )
     args = parser.parse_args()
-    console, machine = Console(), hardware()
+    console = Console()
+    if args.gather:
+        return _write(json.loads((ROOT / "bench" / "results" / "soak.json").read_text()), console)
+    about = {"measured": datetime.now(UTC).date().isoformat(), "commit": commit(), "hardware": hardware()}
     path = Path(tempfile.mkdtemp(prefix="tablecast-soak-"))
     try:
         find_java()
@@ -50,7 +56,7 @@ def main() -> int:
         return 2
     finally:
         shutil.rmtree(path, ignore_errors=True)
-    return _write({"measured": datetime.now(UTC).date().isoformat(), "hardware": machine, **run}, console)
+    return _write({**about, **run}, console)
 
 
 def _soak(course: Course, minutes: float, rate: float | None, console: Console) -> dict[str, Any]:

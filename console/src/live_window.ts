@@ -2,7 +2,8 @@
  * A live result of any size and speed, as much of it as can be shown.
  *
  * `LiveWindow` folds changes into a bounded list: rows that changed since the beginning on top, the latest first, then those
- * that were there. Each change marks its row, so that it flashes; a deleted row stays until it has faded.
+ * that were there. So a change is seen wherever its row was. It marks its row, which flashes; a deleted row stays until it
+ * has faded.
  *
  * What is painted is always a true state. When changes come faster than eyes can follow it is painted a few times a
  * second instead of in every frame, and says that it is a sample.
@@ -30,8 +31,6 @@ export interface View {
   total: number;
   perSecond: number;
   isSampled: boolean;
-  /** Rows that were ever put on top. */
-  prepended: number;
   at: number;
 }
 
@@ -43,10 +42,9 @@ export const SAMPLE_MS = 250; // between two pictures of a fast result
 
 export class LiveWindow {
   #initial = new Map<string, WindowRow>();
-  #fresh = new Map<string, WindowRow>(); // in the order they came
+  #fresh = new Map<string, WindowRow>(); // in the order they came or changed
   #deleted = new Set<string>();
   #total = 0;
-  #prepended = 0;
   readonly #speed = new Speedometer();
 
   apply(change: Change, now: number): void {
@@ -68,7 +66,6 @@ export class LiveWindow {
       total: Math.max(0, this.#total),
       perSecond,
       isSampled: perSecond >= FAST_PER_SECOND,
-      prepended: this.#prepended,
       at: now,
     };
   }
@@ -91,15 +88,14 @@ export class LiveWindow {
   }
 
   #put(key: string, row: Row, mark: Mark, now: number): void {
-    const known = this.#find(key);
-    if (known === undefined) return this.#prepend({ key, row, mark, markedAt: now, turn: 0 });
     this.#deleted.delete(key); // deleted, and there again before it had faded
-    Object.assign(known, { row, mark, markedAt: now, turn: known.turn + 1 });
+    this.#onTop({ key, row, mark, markedAt: now, turn: (this.#find(key)?.turn ?? 0) + 1 });
   }
 
-  #prepend(row: WindowRow): void {
+  #onTop(row: WindowRow): void {
+    this.#initial.delete(row.key);
+    this.#fresh.delete(row.key); // where it stood: a map keeps the order in which keys came
     this.#fresh.set(row.key, row);
-    this.#prepended += 1;
     if (this.#fresh.size <= MAX_FRESH) return;
     const oldest: string = this.#fresh.keys().next().value!;
     this.#fresh.delete(oldest);
@@ -109,7 +105,7 @@ export class LiveWindow {
   #delete(key: string, now: number): void {
     const known = this.#find(key);
     if (known === undefined) return;
-    Object.assign(known, { mark: "delete", markedAt: now, turn: known.turn + 1 });
+    this.#onTop({ ...known, mark: "delete", markedAt: now, turn: known.turn + 1 });
     this.#deleted.add(key);
   }
 

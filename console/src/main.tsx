@@ -5,6 +5,7 @@ import { render } from "preact";
 import { Frame } from "./frame.tsx";
 import { listenForKeys } from "./keys.ts";
 import { closeLive } from "./live.ts";
+import { forgetSeries } from "./pages/sampled.ts";
 import { isRestoring, me, notice, restore } from "./session.ts";
 import SignIn from "./sign_in.tsx";
 import "./style.css";
@@ -24,7 +25,9 @@ function Restoring() {
 }
 
 effect(() => {
-  if (me.value === null) closeLive();
+  if (me.value !== null) return;
+  closeLive();
+  forgetSeries();
 });
 void restore();
 listenForKeys();

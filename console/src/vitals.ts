@@ -26,8 +26,11 @@ const NAMES = [
   "tablecast_group_lag_messages",
   "tablecast_live_subscriptions",
   "tablecast_live_connections",
-  "tablecast_live_deliveries_total",
-  "tablecast_write_queue_commands",
+  "tablecast_pipeline_running",
+  "tablecast_pipeline_lag_messages",
+  "replication_online",
+  "replication_outbox_size",
+  "replication_peers",
   "tablecast_writes_stopped",
   "tablecast_store_bytes",
   "process_cpu_seconds_total", // always moves: a sample comes every second, also when nothing else happens
@@ -47,6 +50,12 @@ export class Vitals {
   /** Of all groups, in messages. */
   readonly lag = new Series(1);
   readonly commits = new Series(1);
+  /** Subscriptions to live queries, and the connections that they came by. */
+  readonly live = new Series(2);
+  /** Pipelines that run, and messages that they have not read. */
+  readonly pipelines = new Series(2);
+  /** Events in the outbox, other nodes that are online, and whether this one is. */
+  readonly replication = new Series(3);
   readonly topicRates = new Map<string, number | null>();
 
   #rates = new Map<string, Rate>();
@@ -67,13 +76,28 @@ export class Vitals {
       this.#rate(time, "tablecast_messages_out_total"),
     ]);
     this.lag.add(time, [this.total("tablecast_group_lag_messages")]);
+    this.live.add(time, [this.total("tablecast_live_subscriptions"), this.total("tablecast_live_connections")]);
+    this.pipelines.add(time, [
+      this.total("tablecast_pipeline_running"),
+      this.total("tablecast_pipeline_lag_messages"),
+    ]);
+    this.replication.add(time, [
+      this.total("replication_outbox_size"),
+      this.total("replication_peers"),
+      this.total("replication_online"),
+    ]);
     this.#sampleTopics(time);
+  }
+
+  has(name: Name): boolean {
+    return this.#of(name).length > 0;
   }
 
   /** Nobody looked for a while. */
   gap(time: number): void {
     if (this.writes.length === 0) return;
-    for (const series of [this.writes, this.commits, this.latency, this.messages, this.lag]) series.add(time, []);
+    const kept = [this.writes, this.commits, this.latency, this.messages, this.lag];
+    for (const series of [...kept, this.live, this.pipelines, this.replication]) series.add(time, []);
   }
 
   /** The sum over all labels. */

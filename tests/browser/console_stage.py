@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, expect
 from server_fixture import PASSWORD, Address
 from stage import SECONDS, program
 
 expect.set_options(timeout=SECONDS * 1000)
 SIZES = {1280: 800, 390: 844}  # a laptop, a phone
 SCHEMES = ("light", "dark")
+LEAST_INK = 6  # pixels: of a point
 SHOTS = Path(__file__).parents[2] / "build" / "console"  # pictures to look at; nothing compares them
+
+INK = """(plot, name) => {
+  const canvas = plot.querySelector("canvas");
+  const probe = document.createElement("i");
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color.match(/[0-9.]+/g).map(Number);
+  probe.remove();
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const found = { pixels: 0, left: 1, right: 0, top: 1, bottom: 0 };
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] < 100 || [0, 1, 2].some((part) => Math.abs(data[at + part] - colour[part]) > 40)) continue;
+    const [x, y] = [((at / 4) % canvas.width) / canvas.width, Math.floor(at / 4 / canvas.width) / canvas.height];
+    found.pixels += 1;
+    found.left = Math.min(found.left, x);
+    found.right = Math.max(found.right, x);
+    found.top = Math.min(found.top, y);
+    found.bottom = Math.max(found.bottom, y);
+  }
+  return found;
+}"""
+
+
+class Ink(NamedTuple):
+    """Pixels of one colour in a plot, and between which parts of its width and height they are, from the upper left."""
+
+    pixels: int
+    left: float
+    right: float
+    top: float
+    bottom: float
 
 
 @contextmanager
@@ -94,6 +127,22 @@ class Console:
                 self.shot(f"{name}-{width}-{scheme}")
                 assert self.violations() == [], f"{name} at {width} px, {scheme}"
                 assert self.overflow() <= 0, f"{name} at {width} px is wider than the page"
+
+    def plot(self, title: str) -> Locator:
+        return self.page.get_by_role("img", name=re.compile(f"^{re.escape(title)}:"))
+
+    def ink(self, title: str, colour: str) -> Ink:
+        """What a plot has drawn in a line's colour, which is a property of the style sheet."""
+        return Ink(**self.plot(title).evaluate(INK, colour))
+
+    def wait_for_ink(self, title: str, *colours: str, height: float = 0.0) -> None:
+        """Until there is something of each line, though it be a single sample; and it goes up or down so far."""
+        wanted = f"""([plot, name, height]) => {{
+          const {{ pixels, top, bottom }} = ({INK})(plot, name);
+          return pixels >= {LEAST_INK} && bottom - top >= height;
+        }}"""
+        for colour in colours:
+            self.page.wait_for_function(wanted, arg=[self.plot(title).element_handle(), colour, height])
 
     def violations(self) -> list[str]:
         """What axe finds wrong."""

@@ -1,4 +1,4 @@
-"""The audit log in the console: filters, pages, and nobody below dba."""
+"""The audit log in the console: what is new comes by itself; filters, pages, and nobody below dba."""
 
 from __future__ import annotations
 
@@ -45,3 +45,14 @@ def test_older_entries_come_page_by_page(console: Console, console_server: Serve
     expect(console.page.get_by_text(f"{ENTRIES} entries")).to_be_visible()
     expect(entries(console)).to_have_attribute("aria-rowcount", str(ENTRIES + 1))
     expect(console.page.get_by_role("button", name="Older")).to_be_disabled()
+
+
+def test_what_happens_now_comes_by_itself(console: Console, console_server: ServerThread) -> None:
+    console_server.sql("CREATE NAMESPACE before")
+    console.sign_in(route="audit?action=namespace")
+    newest = entries(console).locator("tbody [role=row]").first
+    expect(newest).to_contain_text("before")
+    for name in ("first", "second"):
+        console_server.sql(f"CREATE NAMESPACE {name}; CREATE TABLE {name}.not_like_the_filter (id INT PRIMARY KEY)")
+        expect(newest).to_contain_text(name)
+    expect(console.page.get_by_text("3 entries")).to_be_visible()

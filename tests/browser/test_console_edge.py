@@ -55,6 +55,10 @@ def test_peers_come_and_go_and_the_outbox_fills(console: Console, console_server
     expect(figure(console, "This node")).to_contain_text("offline")
     console_server.sql("INSERT INTO app.stock VALUES ('apple', 1), ('pear', 2)")
     expect(figure(console, "Outbox")).to_contain_text("2")
+    console.go("Overview")
+    expect(console.plot("Replication")).to_have_attribute("aria-label", "Replication: outbox 2, peers 0, online 0")
+    console.wait_for_ink("Replication", "plot-4")
+    console.go("Edge")
     expect(console.page.get_by_role("grid", name="Replicated tables")).to_contain_text("app.stock")
 
 

@@ -75,6 +75,7 @@ def test_lag_goes_down_and_claims_go_when_a_consumer_acknowledges(
     expect(row(console, "Open claims", "ann")).to_contain_text("0 to 2")
     plot = console.page.get_by_role("img", name=re.compile("^Lag over time"))
     expect(plot).to_have_attribute("aria-label", "Lag over time: lag 4, claimed 3")
+    console.wait_for_ink("Lag over time", "plot-4", "plot-1")
     console.looks("group")
     ack(console_server, upto_offset=1, consumer="ann")
     expect(figure(console, "Lag")).to_contain_text("2")
@@ -84,6 +85,23 @@ def test_lag_goes_down_and_claims_go_when_a_consumer_acknowledges(
     expect(console.page.get_by_text("No open claims")).to_be_visible()
     partition = console.page.get_by_role("grid", name="Partitions").get_by_role("row").nth(1)
     expect(partition.get_by_role("gridcell")).to_have_text(["0", "3", "0", "4", "1"])
+
+
+def test_the_lag_over_time_is_there_again_when_one_comes_back(console: Console, console_server: ServerThread) -> None:
+    console_server.sql(SETUP)
+    consume(console_server, limit=3)
+    console.sign_in(route="groups/app.work/billing")
+    console.wait_for_ink("Lag over time", "plot-4")
+    console.go("Groups")
+    ack(console_server, upto_offset=2, consumer="ann")
+    row(console, "Groups", "billing").click()
+    expect(console.plot("Lag over time")).to_have_attribute("aria-label", "Lag over time: lag 1, claimed 0")
+    console.wait_for_ink("Lag over time", "plot-4", height=0.4)  # from the lag before down to that of now
+    console.page.get_by_role("button", name="Sign out").click()
+    console.sign_in(route="groups/app.work/billing")
+    console.wait_for_ink("Lag over time", "plot-4")
+    drawn = console.ink("Lag over time", "plot-4")
+    assert drawn.bottom - drawn.top < 0.2, "nothing is left of what somebody else saw"
 
 
 def test_a_dead_letter_is_sent_back(console: Console, console_server: ServerThread) -> None:

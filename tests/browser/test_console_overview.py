@@ -83,9 +83,28 @@ def test_plots_move_and_tell_their_latest_values(console: Console, console_serve
         expect(writes).to_have_attribute("aria-label", re.compile(r"commands [1-9][0-9,.]*/s, rows [1-9][0-9,.]*/s"))
         latency = console.page.get_by_role("img", name=re.compile("^Commit latency"))
         expect(latency).to_have_attribute("aria-label", re.compile(r"p50 [1-9].*s, p99 [1-9].*s"))
+        console.wait_for_ink("Writes", "plot-3")  # as many rows as commands: one line on the other
+        console.wait_for_ink("Commit latency", "plot-1", "plot-2")
+        console.wait_for_ink("Messages", "plot-1")
+        console.wait_for_ink("Live queries", "plot-1", "plot-3")
         console.shot("overview-moving")
     expect(row(console, "Live queries", "system.metrics")).to_be_visible()  # the page's own
     console.looks("overview")
+
+
+def test_pipelines_are_plotted_where_there_are_some(console: Console, console_server: ServerThread) -> None:
+    console_server.sql(SETUP)
+    console.sign_in()
+    console.wait_for_ink("Live queries", "plot-1", "plot-3")
+    expect(console.plot("Pipelines")).to_have_count(0)
+    expect(console.plot("Replication")).to_have_count(0)
+    console_server.sql("""CREATE TABLE app.copies (id INT PRIMARY KEY, customer TEXT);
+        CREATE PIPELINE app.copying INTO app.copies AS SELECT id, customer FROM TOPIC app.order_events;
+        INSERT INTO app.orders VALUES (1, 'ann'), (2, 'bob'), (3, 'cid')""")
+    report = {"runner": "host:1", "state": "running", "rows_out": 5, "positions": {"app.order_events": [1]}}
+    assert console_server.post("/pipelines/app.copying/report", report).status == 200
+    expect(console.plot("Pipelines")).to_have_attribute("aria-label", "Pipelines: running 1, lag in messages 2")
+    console.wait_for_ink("Pipelines", "plot-1", "plot-4")
 
 
 def test_it_goes_on_by_itself_when_the_connection_was_lost(console: Console, console_server: ServerThread) -> None:

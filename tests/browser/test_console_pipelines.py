@@ -63,8 +63,20 @@ def test_a_pipeline_is_shown_as_its_runner_reports(console: Console, console_ser
     expect(figure(console, "Rejected")).to_have_text("2")
     expect(picture).to_contain_text("7 rows written")
     expect(console.page.get_by_role("img", name="Rows: in 4/s, processed 40/s")).to_be_visible()
+    console.wait_for_ink("Rows", "plot-1", "plot-3")
+    console.wait_for_ink("Lag", "plot-4")
+    expect(console.page.get_by_label("Text of the query")).to_contain_text(
+        "FROM TOPIC app.order_events AS o JOIN TABLE app.customers AS c"
+    )
     report(console_server, state="failed", last_error="no column city", restarts=3)
     expect(console.page.get_by_role("region", name="Last error")).to_contain_text("no column city")
+    expect(figure(console, "Lag")).to_have_text("–")  # it no longer says where it is, neither here nor there
+    expect(console.plot("Lag")).to_have_attribute("aria-label", "Lag: messages –", timeout=500)
+    expect(console.plot("Rows")).to_have_attribute("aria-label", "Rows: in –, processed –", timeout=500)
+    text = console.page.get_by_label("Text of the query").bounding_box()
+    button = console.page.get_by_role("button", name="Copy").bounding_box()
+    assert text is not None and button is not None
+    assert text["x"] + text["width"] <= button["x"], "the button covers no text"
     console.looks("pipeline")
     console.go("Pipelines")
     cells = console.page.get_by_role("grid", name="Pipelines").get_by_role("row").filter(has_text="app.cities")

@@ -18,6 +18,7 @@ import inspect
 import io
 import pkgutil
 import re
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,22 @@ CHECKED = {
     "json",  # test_http_page.py, test_reference.py
     "hex",  # tests/unit/test_format_docs.py
     "text",  # outputs; else pictures and grammar
+}
+TEXT_MARKS = {
+    "output",  # above
+    "output of the server",  # test_readme_server.py
+    "output of the demo",  # tests/integration/test_cli_demo.py
+    "event of a commit",  # test_http_page.py
+    "configuration of mosquitto",  # tests/edge/test_docs_edge.py
+}
+ONLY_READ = {  # text that nothing runs: how many blocks, and what they are
+    "docs/ARCHITECTURE.md": (2, "pictures"),
+    "docs/copy.md": (3, "grammar, and a listing of files"),
+    "docs/pipelines.md": (2, "grammar"),
+    "docs/sql.md": (20, "grammar"),
+    "docs/formats/group-state.md": (3, "a picture, a layout, and examples of it"),  # tests/unit/test_format_docs.py
+    "docs/formats/loads.md": (1, "a listing of files"),
+    "docs/formats/storage.md": (1, "a listing of files"),
 }
 EXPECTED_ERROR = re.compile(r"--\s*error: (\w+)\s*$")
 OTHER_COMMANDS = {"pip"}
@@ -147,6 +164,14 @@ def test_what_runs_elsewhere_is_where_it_runs() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_is_of_a_kind_that_is_checked(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= CHECKED
+
+
+def test_text_that_nothing_checks_is_known() -> None:
+    """What a program says has a mark; else it is a picture or grammar, and its page is in the list."""
+    texts = [(name_of(page), block.mark) for page in PAGES for block in blocks(page) if block.language == "text"]
+    assert {mark for _, mark in texts} <= {*TEXT_MARKS, ""}
+    unmarked = Counter(page for page, mark in texts if not mark)
+    assert unmarked == {page: count for page, (count, _) in ONLY_READ.items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -14,14 +14,17 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))  # for server_fixture
 from pages import ROOT, Block, blocks
-from server_fixture import ServerThread
+from server_fixture import PASSWORD, ServerThread, basic
 
 PAGE = ROOT / "docs" / "http.md"
 REQUEST = re.compile(r"(GET|POST) (/\S+)(?: (\{.*\}))?")
@@ -85,6 +88,39 @@ def _alike(shown: Any, real: Any) -> bool:
     if isinstance(shown, int | float) and isinstance(real, int | float):
         return isinstance(shown, bool) == isinstance(real, bool)
     return type(shown) is type(real)
+
+
+def test_an_event_of_a_live_query_is_as_shown() -> None:
+    """The commit that the page tells of: an update and a delete."""
+    [block] = [block for block in blocks(PAGE) if block.mark == "event of a commit"]
+    path = "/v1/api/live?" + urlencode({"sql": "SELECT id, amount FROM app.orders"})
+    with ServerThread() as server, closing(HTTPConnection(server.host, server.port, timeout=60)) as connection:
+        server.sql(SETUP)
+        server.sql("INSERT INTO app.orders VALUES (6, 11)")
+        connection.request("GET", path, headers={"Authorization": basic("system", PASSWORD)})
+        events = parsed(iter(connection.getresponse().readline, b""))
+        next(event for event in events if event["event"] == "live")
+        server.sql("BEGIN; UPDATE app.orders SET amount = 13 WHERE id = 7; DELETE FROM app.orders WHERE id = 6; COMMIT")
+        told = next(event for event in events if event["event"])
+    [shown] = parsed(iter([*block.text.encode().splitlines(keepends=True), b"\n"]))
+    assert (told["event"], told.keys()) == (shown["event"], shown.keys())
+    assert re.fullmatch(re.sub(r"[0-9a-f]+", "[0-9a-f]+", shown["id"]), told["id"])
+    data, real = json.loads(shown["data"]), json.loads(told["data"])
+    assert differences(data, real) == []
+    assert real["changes"] == data["changes"]
+    assert told["id"].endswith(f"-{real['seq']}") and shown["id"].endswith(f"-{data['seq']}")
+
+
+def parsed(lines: Iterator[bytes]) -> Iterator[dict[str, str]]:
+    """Events of a stream."""
+    event: dict[str, str] = {"event": ""}
+    for line in lines:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name:
+            event[name] = value
+        else:
+            yield event
+            event = {"event": ""}
 
 
 def test_every_call_of_the_api_is_on_the_page(server: ServerThread) -> None:

@@ -81,6 +81,8 @@ def test_at_a_terminal_the_server_stays_until_ctrl_c(tmp_path: Path) -> None:
             assert page.status == 200
         with tablecast.connect(address.rstrip("/"), user="system", password=password) as client:
             assert client.query("SELECT count(*) FROM shop.orders").scalar() > 0
+            with client.live("SELECT id FROM shop.orders") as orders:  # some go on being written
+                assert next(change for change in orders if not change.initial).row is not None
         terminal.type("\x03")
         code, said = terminal.end()
     assert (code, "Traceback" in said) == (0, False)
@@ -102,3 +104,16 @@ def test_all_of_it_on_spark(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("100.0%") == 4
     assert "AUDIT shop.order_events: sound" in done.stdout
+    assert table(done.stdout.split("once\n")[-1]) == table(shown_by_the_readme())
+
+
+def shown_by_the_readme() -> str:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    return text.split("<!-- output of the demo -->\n```text\n")[1].split("```")[0]
+
+
+def table(text: str) -> list[list[str]]:
+    """Its lines as cells. Of counts it is enough that there is one."""
+    lines = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    counted = [[re.sub(r"^[\d,]+$", "n", cell) for cell in cells] for cells in lines]
+    return [cells for cells in counted if cells[0] == "reader" or cells[-1] == "1.00"]

@@ -7,14 +7,26 @@ Exits with 0 if what was written arrived everywhere, once.
 
 from __future__ import annotations
 
+import re
 import sys
+import urllib.request
 from pathlib import Path
 
 import tablecast
 
 
+def look(address: str, path: str) -> str:
+    with urllib.request.urlopen(f"{address}/{path}") as answer:
+        assert answer.status == 200
+        text: str = answer.read().decode()
+    return text
+
+
 def main(address: str, password: str) -> None:
     assert Path(tablecast.__file__).is_relative_to(sys.prefix), tablecast.__file__
+    parts = re.findall(r'(?:src|href)="\./(assets/[^"]+\.(?:js|css))"', look(address, ""))
+    assert parts, "the console is in the package"
+    assert all(look(address, part) for part in parts)
     with tablecast.connect(address, user="system", password=password) as client:
         client.execute_all(
             "CREATE TABLE t (id INT PRIMARY KEY, v TEXT); CREATE TOPIC e; ALTER TOPIC e ADD SOURCE t ON ANY"

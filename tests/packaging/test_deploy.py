@@ -183,7 +183,7 @@ def test_the_container_copies_what_there_is_and_installs_extras_that_there_are()
     copied = [
         word for name, rest in instructions() if name == "COPY" and "--from" not in rest for word in rest.split()[:-1]
     ]
-    assert {"pyproject.toml", "src"} <= set(copied)
+    assert {"pyproject.toml", "requirements.lock", "src"} <= set(copied)
     assert [name for name in copied if not (ROOT / name).exists()] == []
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert sorted(word.removeprefix("!") for word in ignored if word.startswith("!")) == sorted(copied)
@@ -191,6 +191,23 @@ def test_the_container_copies_what_there_is_and_installs_extras_that_there_are()
     assert extras is not None
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras[1].split(",")) <= known.keys()
+
+
+def test_the_container_has_the_versions_of_the_lock_file() -> None:
+    """Its own command, as the shell of a build runs it."""
+    found = re.search(r"(sed -n '[^']+' requirements\.lock) > (\S+)", last_run())
+    assert found is not None
+    command, target = found.groups()
+    versions = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    locked = re.findall(r"^([a-z0-9][\w.-]*==[^ \\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert [line.split()[0] for line in versions.splitlines()] == locked
+    assert "\\" not in versions and "--hash" not in versions
+    assert f"--constraint {target} '." in last_run()
+
+
+def last_run() -> str:
+    """Of the stage that installs."""
+    return [rest for instruction, rest in instructions() if instruction == "RUN" and "requirements.lock" in rest][-1]
 
 
 def test_the_health_check_asks_what_is_served(tmp_path: Path) -> None:

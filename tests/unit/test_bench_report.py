@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from bench import all as whole
 from bench import html, report, run
-from bench.hardware import file_system
+from bench.hardware import commit, file_system
 from bench.measure import Comparison, NotInstalled, NotMeasured
 from bench.server import consuming
 from bench.server.turns import OURS, Against, compared, in_turns, started
@@ -144,6 +145,26 @@ def test_the_readme_shows_the_committed_run(suite: str) -> None:
     """If it fails: `python -m bench.all --gather` writes it anew."""
     committed = json.loads((ROOT / "bench" / "results" / f"{suite}.json").read_text())
     assert report.marked(suite, committed) in (ROOT / "README.md").read_text()
+
+
+def test_the_page_is_made_of_the_committed_runs() -> None:
+    """If it fails: `python -m bench.all --gather` writes it anew."""
+    committed = json.loads((ROOT / "bench" / "results" / "all.json").read_text())
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == report.page(committed)
+    for name, suite in committed["suites"].items():
+        assert suite == json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()), name
+
+
+def test_a_run_says_of_which_commit_it_is(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    assert commit(tmp_path) is None
+    for command in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "first"]):
+        subprocess.run([*git, *command], check=True)
+    first = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert commit(tmp_path) == first
+    (tmp_path / "new").write_text("not committed")
+    assert commit(tmp_path) == f"{first}, changed"
+    assert run._as_json([], True, 1.0)["commit"] == commit()
 
 
 class _Outside(HTMLParser):

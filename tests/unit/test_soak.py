@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from bench.soak.tally import Coverage, Tally, bucket, quantile_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[2]
 MINUTES = [float(minute) for minute in range(1, 31)]
 
 
@@ -63,6 +66,16 @@ def test_what_grows_is_not_flat() -> None:
     assert growing.per_hour == pytest.approx(120)
 
 
+def test_what_still_rises_at_the_end_is_not_flat_though_its_thirds_are_alike() -> None:
+    rising = [400 + minute for minute in MINUTES]  # 60 an hour
+    found = flatness("memory", "MB", MINUTES, rising, 1.1, most_per_hour=0.05)
+    assert found.has_stayed and found.still_rises and not found.flat
+    assert found.late_per_hour == pytest.approx(60)
+    assert flatness("memory", "MB", MINUTES, rising, 1.1, most_per_hour=0.2).flat
+    filled = [*(300 + 6 * minute for minute in MINUTES[:15]), *[390.0] * 15]  # caches, which are full then
+    assert flatness("memory", "MB", MINUTES, filled, 1.1, most_per_hour=0.05).late_per_hour < 10
+
+
 def test_noise_and_settling_are_flat() -> None:
     noise = [100.0 + 5 * (-1) ** i for i in range(len(MINUTES))]
     assert flatness("memory", "MB", MINUTES, noise, 1.1).flat
@@ -76,6 +89,12 @@ def test_a_step_is_flat_exactly_within_ratio_or_slack(before: float, rise: float
     values = [before] * 15 + [before + rise] * 15
     found = flatness("p50", "ms", MINUTES, values, most, slack=1.0)
     assert found.flat == ((before + rise) / before <= most or (before + rise) - before <= 1.0)
+
+
+def test_the_page_is_made_of_the_committed_run() -> None:
+    """If it fails: `python -m bench.soak --gather` writes it anew."""
+    committed = json.loads((ROOT / "bench" / "results" / "soak.json").read_text())
+    assert (ROOT / "docs" / "soak.md").read_text() == page(committed)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -74,6 +75,14 @@ def db(old: Old) -> Iterator[tablecast.Database]:
 def test_there_is_one_of_every_format(tmp_path: Path) -> None:
     assert max(EVERY_FORMAT) == FORMAT, "a new format takes a fixture of the one before: make fixture"
     assert {Old(name, tmp_path / name).marker.format for name in NAMES} == EVERY_FORMAT
+
+
+def test_there_is_one_of_every_version_before_this_one(tmp_path: Path) -> None:
+    """If it fails: `make fixture`, with the sources of the version that is missing."""
+    text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    _, *before = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
+    made_by = {Old(name, tmp_path / name).marker.created_by for name in NAMES}
+    assert before and set(before) <= made_by
 
 
 # --- opening --------------------------------------------------------------------------------------------------------

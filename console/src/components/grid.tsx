@@ -7,7 +7,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { freshId } from "./page.tsx";
 
 export interface GridColumn<T> {
@@ -27,8 +27,8 @@ export interface GridProps<T> {
   keyOf: (row: T, index: number) => string | number;
   rowClass?: (row: T) => string | undefined;
   onOpen?: (row: T) => void;
-  /** Rows that were ever put above the others: who has scrolled down stays where they are when it grows. */
-  prepended?: number;
+  /** Who has scrolled down keeps what they read under their eyes, while rows come above it and others go there. */
+  keepsPlace?: boolean;
   maxHeight?: string;
 }
 
@@ -44,9 +44,8 @@ export function Grid<T>(props: GridProps<T>) {
   const view = useSignal({ top: 0, height: 600 });
   const current = useSignal(-1);
   useLayoutEffect(() => watchView(area.current!, view), []);
-  useKeptPlace(area, props.prepended ?? 0);
-
   const { rows, columns } = props;
+  useKeptPlace(area, props);
   const growing = growingOf(columns);
   const first = Math.max(0, Math.min(rows.length, Math.floor(view.value.top / ROW_PX)) - SPARE_ROWS);
   const last = Math.min(rows.length, Math.ceil((view.value.top + view.value.height) / ROW_PX) + SPARE_ROWS);
@@ -208,12 +207,20 @@ function showRow(area: HTMLDivElement, index: number): void {
   }
 }
 
-/** Keeps what somebody reads under their eyes while rows are put above it. */
-function useKeptPlace(area: { current: HTMLDivElement | null }, prepended: number): void {
-  const before = useRef(prepended);
-  useEffect(() => {
-    const grown = prepended - before.current;
-    before.current = prepended;
-    if (grown > 0 && area.current!.scrollTop > 0) area.current!.scrollTop += grown * ROW_PX;
-  }, [prepended]);
+/** Rows in sight are found again by their keys; the one that moved down most is one that stayed while others went on top. */
+function useKeptPlace<T>(area: { current: HTMLDivElement | null }, props: GridProps<T>): void {
+  const before = useRef<readonly T[]>(props.rows);
+  useLayoutEffect(() => {
+    const [old, { scrollTop, clientHeight }] = [before.current, area.current!];
+    before.current = props.rows;
+    if (!props.keepsPlace || old === props.rows || scrollTop === 0) return;
+    const places = new Map(props.rows.map((row, at) => [props.keyOf(row, at), at]));
+    const first = Math.floor(scrollTop / ROW_PX);
+    const inSight = old.slice(first, Math.ceil((scrollTop + clientHeight) / ROW_PX));
+    const moved = inSight.flatMap((row, at) => {
+      const place = places.get(props.keyOf(row, first + at));
+      return place === undefined ? [] : [place - (first + at)];
+    });
+    if (moved.length > 0) area.current!.scrollTop = scrollTop + Math.max(...moved) * ROW_PX;
+  }, [props.rows]);
 }

@@ -24,6 +24,9 @@ interface PlotProps {
 
 const HEIGHT = 150;
 const AXIS_WIDTH = 64;
+const TIME_SPACE = 80; // from one time to the next: more than its eight figures take
+const TIME_HALF = 30; // of the last time, which is written around its place
+const POINT_SIZE = 5;
 const LEAST_SECONDS = 60; // of time that is shown, also while there are fewer samples
 
 export function Plot(props: PlotProps) {
@@ -76,6 +79,13 @@ function shownTime(first: number | null, last: number | null): [number, number] 
   return [Math.min(first ?? end, end - LEAST_SECONDS), end];
 }
 
+/** Samples without one before or after them: no line leads there, so they are drawn as points. */
+function lonely(plot: uPlot, at: number): number[] {
+  const values = plot.data[at]!;
+  const isGap = (index: number) => values[index] === null || values[index] === undefined;
+  return [...values.keys()].filter((index) => !isGap(index) && isGap(index - 1) && isGap(index + 1));
+}
+
 function options(props: PlotProps, width: number): uPlot.Options {
   const axis = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
   return {
@@ -83,13 +93,13 @@ function options(props: PlotProps, width: number): uPlot.Options {
     height: heightOf(props),
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
-    padding: [8, 8, 0, 0],
+    padding: [8, TIME_HALF, 0, 0],
     scales: {
       x: { range: (_plot, first, last) => shownTime(first, last) },
       y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
     axes: [
-      { ...axis, size: 28, values: "{HH}:{mm}:{ss}" },
+      { ...axis, size: 28, space: TIME_SPACE, values: "{HH}:{mm}:{ss}" },
       { ...axis, size: AXIS_WIDTH, values: (_plot, ticks) => ticks.map(props.format) },
     ],
     series: [
@@ -99,7 +109,7 @@ function options(props: PlotProps, width: number): uPlot.Options {
         stroke: colour(line.colour),
         fill: `${colour(line.colour)}18`,
         width: 1.5,
-        points: { show: false },
+        points: { show: false, size: POINT_SIZE, fill: colour(line.colour), filter: lonely },
       })),
     ],
   };

@@ -1,4 +1,8 @@
-/** Who did what, the latest first. It is as of when it was asked: a log of any length is not followed live. */
+/**
+ * Who did what, the latest first.
+ *
+ * A log may be of any length, so what there was is asked for once, page by page; what comes after it is a live query.
+ */
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -7,6 +11,7 @@ import { rows } from "../api.ts";
 import { Badge, Empty, Failure, Grid, Loading, Page, Panel, Time, type Tone } from "../components/index.ts";
 import { asApiError, type ApiError } from "../errors.ts";
 import { plural } from "../format.ts";
+import { useLiveRows, type LiveRows } from "../live.ts";
 import { route, setQuery } from "../router.ts";
 import "./audit.css";
 
@@ -33,44 +38,41 @@ const PAGE_ENTRIES = 100;
 const OUTCOMES = ["ok", "denied", "failed"];
 const TONES: Record<Entry["outcome"], Tone> = { ok: "good", denied: "bad", failed: "warn" };
 
-interface Shown {
+/** Those that there were when the page was asked for, and any older ones asked for since. */
+interface Kept {
+  filter: Filter;
   entries: Entry[];
   hasMore: boolean;
 }
 
 export default function Audit() {
   const filter = filterOf(route.value.query);
-  const shown = useSignal<Shown | null>(null);
+  const kept = useSignal<Kept | null>(null);
   const error = useSignal<ApiError | null>(null);
   const turn = useSignal(0);
   useEffect(() => {
-    shown.value = null;
+    kept.value = null;
     return add(filter, null);
   }, [JSON.stringify(filter), turn.value]);
   const add = (wanted: Filter, after: Entry | null): (() => void) => {
     const ended = new AbortController();
     error.value = null;
     const show = (page: Entry[]) => {
-      const before = after === null ? [] : shown.value!.entries;
-      shown.value = { entries: [...before, ...page], hasMore: page.length === PAGE_ENTRIES };
+      const before = after === null ? [] : kept.value!.entries;
+      kept.value = { filter: wanted, entries: [...before, ...page], hasMore: page.length === PAGE_ENTRIES };
     };
     const fail = (caught: unknown) => ended.signal.aborted || (error.value = asApiError(caught));
     read(wanted, after, ended.signal).then(show, fail);
     return () => ended.abort();
   };
   const again = () => void (turn.value += 1);
-  const refresh = (
-    <button type="button" class="small" onClick={again}>
-      Refresh
-    </button>
-  );
-  const older = () => void add(filter, shown.value!.entries.at(-1)!);
+  const older = () => void add(filter, kept.value!.entries.at(-1)!);
   return (
     <Page title="Audit" about="Definitions, users, and what was refused." actions={<Fields filter={filter} />}>
-      <Panel title="Entries" actions={refresh}>
+      <Panel title="Entries">
         {error.value !== null && <Failure error={error.value} retry={again} />}
-        {shown.value === null && error.value === null && <Loading what="entries" />}
-        {shown.value !== null && <Entries shown={shown.value} onOlder={older} />}
+        {kept.value === null && error.value === null && <Loading what="entries" />}
+        {kept.value !== null && <Entries kept={kept.value} onOlder={older} onAgain={again} />}
       </Panel>
     </Page>
   );
@@ -80,19 +82,38 @@ function filterOf(query: URLSearchParams): Filter {
   return { user: query.get("user") ?? "", action: query.get("action") ?? "", outcome: query.get("outcome") ?? "" };
 }
 
-function read(filter: Filter, after: Entry | null, signal: AbortSignal): Promise<Entry[]> {
-  const conditions: [string, Param[]][] = [];
+type Condition = [text: string, params: Param[]];
+
+const ENTRIES = "SELECT time, seq, number, user_id, role, action, target, outcome, detail, request_id FROM system.audit_log";
+
+function conditionsOf(filter: Filter): Condition[] {
+  const conditions: Condition[] = [];
   if (filter.user !== "") conditions.push(["user_id = ?", [filter.user]]);
   if (filter.action !== "") conditions.push(["lower(action) LIKE ?", [`%${filter.action.toLowerCase()}%`]]);
   if (filter.outcome !== "") conditions.push(["outcome = ?", [filter.outcome]]);
-  if (after !== null) conditions.push(["(seq < ? OR (seq = ? AND number < ?))", [after.seq, after.seq, after.number]]);
+  return conditions;
+}
+
+function selected(conditions: Condition[]): Condition {
   const where = conditions.length === 0 ? "" : ` WHERE ${conditions.map(([text]) => text).join(" AND ")}`;
-  return rows<Entry>(
-    `SELECT time, seq, number, user_id, role, action, target, outcome, detail, request_id FROM system.audit_log${where}
-      ORDER BY seq DESC, number DESC LIMIT ${PAGE_ENTRIES}`,
-    conditions.flatMap(([, params]) => params),
-    { signal },
-  );
+  return [ENTRIES + where, conditions.flatMap(([, params]) => params)];
+}
+
+function read(filter: Filter, after: Entry | null, signal: AbortSignal): Promise<Entry[]> {
+  const conditions = conditionsOf(filter);
+  if (after !== null) conditions.push(["(seq < ? OR (seq = ? AND number < ?))", [after.seq, after.seq, after.number]]);
+  const [text, params] = selected(conditions);
+  return rows<Entry>(`${text} ORDER BY seq DESC, number DESC LIMIT ${PAGE_ENTRIES}`, params, { signal });
+}
+
+/** What came since, as it comes. */
+function useNewer({ filter, entries: [newest] }: Kept): LiveRows<Entry> {
+  const [text, params] = selected([...conditionsOf(filter), ["seq > ?", [Number(newest?.seq ?? 0)]]]);
+  return useLiveRows<Entry>(text, params);
+}
+
+function latestFirst(a: Entry, b: Entry): number {
+  return Number(b.seq) - Number(a.seq) || Number(b.number) - Number(a.number);
 }
 
 /** Applied when a field is left or Enter is pressed, not with every letter. */
@@ -141,17 +162,24 @@ function isSame(a: Filter, b: Filter): boolean {
   return a.user === b.user && a.action === b.action && a.outcome === b.outcome;
 }
 
-function Entries(props: { shown: Shown; onOlder: () => void }) {
-  const { entries, hasMore } = props.shown;
+function Entries(props: { kept: Kept; onOlder: () => void; onAgain: () => void }) {
+  const { hasMore } = props.kept;
+  const newer = useNewer(props.kept);
+  const state = newer.state.value;
+  const entries = [...newer.rows.value.toSorted(latestFirst), ...props.kept.entries];
+  const ended = state.is === "ended" && <Failure error={state.error} retry={props.onAgain} />;
   if (entries.length === 0) {
-    return <Empty title="No entries like that">A filter matches a user exactly, and any part of an action.</Empty>;
+    const none = <Empty title="No entries like that">A filter matches a user exactly, and any part of an action.</Empty>;
+    return ended || none;
   }
   return (
     <>
+      {ended}
       <Grid
         label="Entries"
         rows={entries}
         keyOf={(row) => `${row.seq}:${row.number}`}
+        keepsPlace
         maxHeight="min(70vh, 720px)"
         columns={[
           { name: "time", cell: (row) => <Time at={row.time} />, width: 16 },

@@ -54,7 +54,7 @@ export default function GroupPage(props: { topic: string; group: string }) {
           <Figures partitions={partitions} />
           <div class="columns">
             <Partitions partitions={partitions} />
-            <LagOverTime live={live} />
+            <LagOverTime live={live} name={`${topic} ${group}`} />
           </div>
           <Claims topic={topic} group={group} />
           {topicRow?.dead_letter && <Letters topic={topic} group={group} deadLetter={topicRow.dead_letter} />}
@@ -116,10 +116,10 @@ function Partitions(props: { partitions: GroupRow[] }) {
   );
 }
 
-/** Since the page was opened. */
-function LagOverTime(props: { live: LiveRows<GroupRow> }) {
-  const lag = useSampled(2, () => {
-    const [group] = byGroup(props.live.rows.value);
+/** While the page was open. */
+function LagOverTime(props: { live: LiveRows<GroupRow>; name: string }) {
+  const lag = useSampled(`group ${props.name}`, 2, props.live.rows, (rows) => {
+    const [group] = byGroup(rows);
     return group === undefined ? null : [group.lag, group.claimed];
   });
   return (

@@ -25,7 +25,7 @@ interface MessageGridProps {
   /** Which of them is shown in full. */
   open: string | null;
   onOpen: (message: Message) => void;
-  prepended?: number;
+  keepsPlace?: boolean;
   columns?: GridColumn<Message>[];
 }
 
@@ -37,7 +37,7 @@ export function MessageGrid(props: MessageGridProps) {
       keyOf={placeOf}
       onOpen={props.onOpen}
       rowClass={(message) => (placeOf(message) === props.open ? "is-open" : undefined)}
-      prepended={props.prepended}
+      keepsPlace={props.keepsPlace}
       maxHeight="min(60vh, 520px)"
       columns={[
         { name: "partition", align: "end", cell: (message) => message.partition_id, width: 11 },

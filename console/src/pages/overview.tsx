@@ -28,8 +28,8 @@ export default function Overview() {
   return (
     <Page title="Overview" about={<About />}>
       <Numbers metrics={metrics} groups={groups} />
-      <Plots />
       <div class="columns">
+        <Plots />
         <Topics live={topics} />
         <Groups live={groups} />
         <Pipelines />
@@ -94,6 +94,8 @@ interface Shown {
   series: Series;
   format: (value: number | null) => string;
   lines: Line[];
+  /** Without it there is nothing to plot. */
+  needs?: "tablecast_pipeline_running" | "replication_online";
 }
 
 const SHOWN: Shown[] = [
@@ -101,6 +103,21 @@ const SHOWN: Shown[] = [
   { title: "Commit latency", series: vitals.latency, format: duration, lines: twoLines("p50", "p99", "plot-2") },
   { title: "Messages", series: vitals.messages, format: perSecond, lines: twoLines("in", "out") },
   { title: "Lag of all groups", series: vitals.lag, format: short, lines: [{ label: "messages", colour: "plot-4" }] },
+  { title: "Live queries", series: vitals.live, format: short, lines: twoLines("subscriptions", "connections") },
+  {
+    title: "Pipelines",
+    series: vitals.pipelines,
+    format: short,
+    lines: twoLines("running", "lag in messages", "plot-4"),
+    needs: "tablecast_pipeline_running",
+  },
+  {
+    title: "Replication",
+    series: vitals.replication,
+    format: short,
+    lines: [{ label: "outbox", colour: "plot-4" }, ...twoLines("peers", "online")],
+    needs: "replication_online",
+  },
 ];
 
 function twoLines(first: string, second: string, colour = "plot-3"): Line[] {
@@ -111,13 +128,14 @@ function twoLines(first: string, second: string, colour = "plot-3"): Line[] {
 }
 
 function Plots() {
+  void vitalsVersion.value;
   return (
-    <div class="columns">
-      {SHOWN.map((shown) => (
+    <>
+      {SHOWN.filter(({ needs }) => needs === undefined || vitals.has(needs)).map((shown) => (
         <div class="panel" key={shown.title}>
           <Plot {...shown} version={vitalsVersion.value} />
         </div>
       ))}
-    </div>
+    </>
   );
 }

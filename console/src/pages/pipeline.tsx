@@ -12,7 +12,8 @@ import { may } from "../session.ts";
 import { quotedName } from "../sql/quote.ts";
 import { Flow } from "./flow.tsx";
 import type { Node } from "./flow_layout.ts";
-import { definitionOf, toneOf, usePipeline, type PipelineRow } from "./pipeline_data.ts";
+import { toneOf, usePipeline, type PipelineRow } from "./pipeline_data.ts";
+import { definitionOf, queryOf } from "./pipeline_definition.ts";
 import { useSampled } from "./sampled.ts";
 
 export default function PipelinePage(props: { name: string }) {
@@ -56,13 +57,13 @@ function Shown(props: { row: PipelineRow; live: LiveRows<PipelineRow> }) {
       {row.state === "not attached" && <NotAttached row={row} />}
       {row.last_error !== null && <LastError row={row} />}
       <Picture row={row} />
-      <Plots live={props.live} />
+      <Plots name={row.name} live={props.live} />
       <div class="columns">
         <Facts row={row} />
         {row.sql !== null && (
           <Panel title="Query">
             <div class="panel-body">
-              <Code label="Text of the query">{row.sql}</Code>
+              <Code label="Text of the query">{queryOf(row)}</Code>
             </div>
           </Panel>
         )}
@@ -123,13 +124,14 @@ function Picture(props: { row: PipelineRow }) {
   );
 }
 
-function Plots(props: { live: LiveRows<PipelineRow> }) {
-  const sampled = (of: (row: PipelineRow) => (number | null)[]) => () => {
-    const [row] = props.live.rows.value;
-    return row === undefined ? null : of(row);
-  };
-  const rates = useSampled(2, sampled((row) => [row.input_rows_per_second, row.processed_rows_per_second]));
-  const lag = useSampled(1, sampled((row) => [row.lag === null ? null : Number(row.lag)]));
+function Plots(props: { name: string; live: LiveRows<PipelineRow> }) {
+  const { name, live } = props;
+  const rates = useSampled(`pipeline ${name}`, 2, live.rows, ([row]) =>
+    row === undefined ? null : [row.input_rows_per_second, row.processed_rows_per_second],
+  );
+  const lag = useSampled(`pipeline lag ${name}`, 1, live.rows, ([row]) =>
+    row === undefined ? null : [row.lag === null ? null : Number(row.lag)],
+  );
   return (
     <div class="columns">
       <div class="panel">

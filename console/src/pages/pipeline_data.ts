@@ -36,20 +36,3 @@ const TONES: Record<string, Tone> = { running: "good", starting: "accent", stopp
 export function toneOf(state: string): Tone {
   return TONES[state] ?? "warn";
 }
-
-export interface Input {
-  kind: "topic" | "table";
-  name: string;
-}
-
-interface Definition {
-  inputs?: Input[];
-  options?: { dead_letter?: string | null };
-}
-
-/** Of a pipeline in the catalog all is known; one of a file tells the topics it reads. */
-export function definitionOf(row: PipelineRow): { inputs: Input[]; deadLetter: string | null } {
-  const definition = row.definition === null ? {} : (JSON.parse(row.definition) as Definition);
-  const named = row.inputs === "" ? [] : row.inputs.split(", ").map((name): Input => ({ kind: "topic", name }));
-  return { inputs: definition.inputs ?? named, deadLetter: definition.options?.dead_letter ?? null };
-}

@@ -29,7 +29,7 @@ export function LiveResult(props: { text: string; followed: Followed }) {
           rows={view.rows}
           keyOf={(row) => row.key}
           rowClass={(row) => flash(row, view.at)}
-          prepended={view.prepended}
+          keepsPlace
           maxHeight="min(60vh, 640px)"
         />
       )}

@@ -67,7 +67,7 @@ function Following(props: { topic: string; offsets: OffsetRow[]; choice: Compone
           <MessageGrid
             label="Tail"
             messages={sight.messages}
-            prepended={sight.shown}
+            keepsPlace
             open={open.value && placeOf(open.value)}
             onOpen={(message) => (open.value = message)}
           />

@@ -2,7 +2,7 @@
 
 A server, 24 publishers that write orders over HTTP, a live query and a group that read them; on Spark, where there is
 one, a pipeline, an archive and an audit. Then a count for every reader: all of it, and nothing twice. The data stays; on
-a terminal the server does too, until Ctrl-C, with the console's address.
+a terminal the server does too, until Ctrl-C, with the console's address and a trickle of orders.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from tablecast.cli.demo_shop import (
     LIVE,
     PUBLISHERS,
     SETUP,
+    TRICKLE_SECONDS,
     Following,
     Found,
     Published,
+    Trickle,
     consumed,
     patiently_until,
     publish,
@@ -136,9 +138,13 @@ def _at(values: list[float], share: float) -> str:
 
 def _keep(server: Served, console: Console) -> None:
     console.print(f"\nThe console is at {server.address.url}/ until Ctrl-C. {_sign_in(server)}", markup=False)
+    console.print(f"{1 / TRICKLE_SECONDS:g} orders a second go on being written, so that there is something to see.")
+    trickle = Trickle(server.address)
+    trickle.start()
     try:
         server.process.wait()
     except KeyboardInterrupt:
+        trickle.stop()
         return
     raise Unreachable(f"the server ended by itself: see {server.log}")
 

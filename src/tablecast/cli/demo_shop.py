@@ -3,6 +3,7 @@ their messages."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ from tablecast.model.message import Message
 PUBLISHERS = 24
 CUSTOMERS = 8
 SHOW_SECONDS = 0.5  # between two pictures of what has arrived
+TRICKLE_SECONDS = 0.25  # between two orders once the counting is over
+TRICKLE_BATCH = 20  # orders, and the group comes by
 LOOK_SECONDS = 0.2  # between two looks at what is waited for
 PATIENCE_SECONDS = 180.0  # for whoever reads to catch up with what was written: a first batch of Spark takes seconds
 TOPIC = "shop.order_events"
@@ -110,6 +113,31 @@ def publish(server: Server, following: Following, console: Console, seconds: flo
         publisher.join()
     took = time.perf_counter() - began
     return Published(sorted(latency for publisher in publishers for latency in publisher.latencies), took)
+
+
+class Trickle(threading.Thread):
+    """An order now and then and a group that comes by, for whoever looks at the server afterwards: its plots move."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with signed_in(self._server) as client:
+                for number in itertools.count():
+                    if self._is_over.wait(TRICKLE_SECONDS):
+                        return
+                    insert_order(client, f"customer {number % CUSTOMERS}", f"{number % 90 + 10}.50")
+                    if number % TRICKLE_BATCH == 0:
+                        consumed(client)
+        except TablecastError:
+            return  # the server has ended, which whoever waits for it says
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join()
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

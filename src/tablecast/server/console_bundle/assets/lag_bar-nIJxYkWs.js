@@ -1,1 +1,0 @@
-import"./components-TVBP53l9.js";import{E as e,I as t,k as n,y as r}from"./index-BQVe136w.js";import{n as i}from"./lag-BQy4n6LP.js";function a(a){let{row:o,most:s}=a;return t(`span`,{class:`with-bar`,children:[t(r,{value:o.lag,max:s,tone:i(o)?`warn`:`accent`,label:n(o.lag,`message`)}),e(o.lag)]})}export{a as t};

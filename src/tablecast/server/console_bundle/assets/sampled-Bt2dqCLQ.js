@@ -1,1 +1,0 @@
-import{G as e,H as t,R as n}from"./index-BQVe136w.js";import{r}from"./series--cDup8lu.js";var i=1e3,a=60;function o(o,s){let c=e(()=>new r(o),[]),l=n(0);return t(()=>{c.add(Date.now()/1e3-a,[]);let e=()=>{let e=s();e!==null&&(c.add(Date.now()/1e3,e),l.value+=1)};e();let t=setInterval(e,i);return()=>clearInterval(t)},[]),{series:c,version:l.value}}export{o as t};
