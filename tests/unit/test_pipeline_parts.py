@@ -13,7 +13,7 @@ import pytest
 from tablecast.errors import CorruptData, InvalidPipeline, TypeMismatch
 from tablecast.model.schema import Column, ColumnType, Default, DefaultKind, TableKind, TableSchema, TypeName
 from tablecast.spark import pipeline, table, topic
-from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged, PipelineTaken, make_durable
+from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged, PipelineTaken
 from tablecast.spark.pipelines.declare import load_file
 from tablecast.spark.pipelines.definition import of_declared
 from tablecast.spark.pipelines.judging import MAX_SHOWN_CHARS, Judge, shown
@@ -62,14 +62,6 @@ def test_a_damaged_marker(tmp_path: Path) -> None:
     (tmp_path / "pipeline.json").write_text("{")
     with pytest.raises(CorruptData, match="--restart-from-start"):
         Checkpoint(tmp_path, "app.p").prepared(definition("a"))
-
-
-def test_making_durable_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "3").write_text("v1")
-    make_durable(tmp_path, 3)
-    make_durable(tmp_path, 4)  # kept elsewhere
-    make_durable(tmp_path / "nothing", 0)
 
 
 # --- files ---

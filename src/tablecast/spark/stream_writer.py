@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from tablecast.client.bulk import BulkClient, LoadBegun
 from tablecast.errors import InvalidRequest, StaleLoad
 from tablecast.spark.committing import abort_loads, commit_parts, staged_of
+from tablecast.spark.durable import local_place, make_durable
 from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
@@ -110,8 +111,15 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
                 f"the load of batch {batchId} was begun anew while its tasks were at work, because {self._options.table} "
                 "was changed: nothing of it was written; start the query again"
             )
+        self._make_durable(batchId)
         with _client(self._options) as client:
             commit_parts(client, loads.pop(), staged)
+
+    def _make_durable(self, batch_id: int) -> None:
+        """Of a checkpoint on this machine, the driver's. Spark does not say where it is if a setting of the session does."""
+        place = None if self._options.checkpoint is None else local_place(self._options.checkpoint)
+        if place is not None:
+            make_durable(place, batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when a batch failed."""

@@ -7,7 +7,8 @@
     writerId, batchId         of a batch job: writes done under the same two are done once, however often they are run
 
 A stream is known by its query id, which its checkpoint keeps, and its batches are numbered by Spark: there is nothing to
-give. A writerId on a stream is refused: with a new checkpoint, batch ids would begin again and be taken for replays.
+give. A writerId on a stream is refused: with a new checkpoint, batch ids would begin again and be taken for replays. Its
+checkpointLocation is an option of Spark's; it is looked at to make it durable before a commit.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class WriteOptions:
     bulk: str = "auto"
     writer_id: str | None = None
     batch_id: int = 0
+    checkpoint: str | None = None
 
 
 def write_options(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> WriteOptions:
@@ -59,6 +61,7 @@ def write_options(given: Mapping[str, str], environment: Mapping[str, str] = os.
         _bulk(options, mode),
         _writer_id(options),
         _batch_id(options),
+        options.get("checkpointlocation"),
     )
 
 

@@ -22,7 +22,7 @@ from tablecast.client.bulk import BulkClient
 from tablecast.core.seal_judge import Reject
 from tablecast.errors import TablecastError, TypeMismatch
 from tablecast.model.pipeline import LoadLetter, Pipeline
-from tablecast.spark.pipelines.checkpoint import make_durable
+from tablecast.spark.durable import make_durable
 from tablecast.spark.pipelines.judging import Judge, shown
 
 if TYPE_CHECKING:
