@@ -126,6 +126,28 @@ def test_rows_that_do_not_fit_are_put_aside(flow: Flow) -> None:
     assert flow.shop.server.db.database.verify().sound
 
 
+def test_a_key_that_is_there_already_is_put_aside(flow: Flow) -> None:
+    """In MODE insert, one that the table had, and the second of two in a batch."""
+    source(flow, "dup")
+    flow.sql(
+        """CREATE PIPELINE app.dup INTO app.dup_out MODE insert AS
+           SELECT id % 4 AS id, v FROM TOPIC app.dup_ev WITH (dead_letter = 'app.dup_dlq')""",
+        "INSERT INTO app.dup_out VALUES (2, 'before')",
+    )
+    flow.shop.insert("dup", 0, 5)
+    assert flow.once() == 0
+    kept = flow.rows("SELECT id, v FROM app.dup_out ORDER BY id")
+    assert [row[0] for row in kept] == ["0", "1", "2", "3"]
+    assert kept[2] == ("2", "before")
+    letters = flow.letters("app.dup_dlq")
+    assert sorted((each["_rejected"]["code"], each["row"]["id"]) for each in letters) == [
+        ("duplicate_key", 0),
+        ("duplicate_key", 2),
+    ]
+    assert flow.pipeline("dup", "state, rows_out, rejected, last_error") == ("stopped", "3", "2", None)
+    assert flow.shop.server.db.database.verify().sound
+
+
 def test_without_a_dead_letter_topic_nothing_is_left_out(flow: Flow) -> None:
     source(flow, "strict", "id BIGINT PRIMARY KEY, n INT")
     flow.sql(

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tablecast.core.shown import MAX_SHOWN_CHARS, shown
 from tablecast.errors import CorruptData, InvalidPipeline, TypeMismatch
 from tablecast.model.schema import Column, ColumnType, Default, DefaultKind, TableKind, TableSchema, TypeName
 from tablecast.spark import pipeline, table, topic
 from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged, PipelineTaken
 from tablecast.spark.pipelines.declare import load_file
 from tablecast.spark.pipelines.definition import of_declared
-from tablecast.spark.pipelines.judging import MAX_SHOWN_CHARS, Judge, shown
+from tablecast.spark.pipelines.judging import Judge
 from tablecast.spark.pipelines.reason import reason
 
 # --- checkpoints ---

@@ -85,3 +85,11 @@ class LoadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str = "type_mismatch"
     column: str | None = None
     batch_id: int = 0
+
+
+class DuplicateLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the rows of a load go whose key is there already: only its commit knows which they are."""
+
+    topic: str
+    pipeline: str
+    batch_id: int = 0
