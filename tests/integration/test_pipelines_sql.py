@@ -253,21 +253,26 @@ def test_a_report_is_shown(server: ServerThread) -> None:
     with bulk(server) as client:
         wished = client.report_pipeline(
             "app.revenue",
-            {"state": "running", "runner": "here:1", "rows_in": 7, "rows_out": 3, "rejected": 1, "restarts": 2,
+            {"state": "running", "runner": "here:1", "rows_in": 7, "rows_out": 3, "rejected": 1, "skipped": 6, "restarts": 2,
              "batch_id": 4, "last_error": "x", "input_rows_per_second": 1.5, "positions": {"app.order_events": [3, 4]}},
         )  # fmt: skip
     assert wished == "running"
-    columns = "state, runner, rows_in, rows_out, rejected, restarts, batch_id, last_error, input_rows_per_second, lag"
-    assert shown(server, columns) == [["running", "here:1", "7", "3", "1", "2", "4", "x", 1.5, "13"]]
+    columns = "state, runner, rows_in, rows_out, rejected, restarts, batch_id, last_error, input_rows_per_second, lag, skipped"
+    assert shown(server, columns) == [["running", "here:1", "7", "3", "1", "2", "4", "x", 1.5, "13", "6"]]
 
 
 def test_a_report_is_measured(server: ServerThread) -> None:
     with bulk(server) as client:
-        client.report_pipeline("app.revenue", {"state": "running", "runner": "x", "rows_out": 12, "restarts": 1})
+        client.report_pipeline(
+            "app.revenue",
+            {"state": "running", "runner": "x", "rows_in": 20, "rows_out": 12, "rejected": 3, "skipped": 5, "restarts": 1,
+             "input_rows_per_second": 2.5, "processed_rows_per_second": 40.0},
+        )  # fmt: skip
     text = server.get("/metrics").body.decode()
-    assert 'tablecast_pipeline_running{pipeline="app.revenue"} 1.0' in text
-    assert 'tablecast_pipeline_rows_out{pipeline="app.revenue"} 12.0' in text
-    assert 'tablecast_pipeline_restarts{pipeline="app.revenue"} 1.0' in text
+    measured = {"running": 1, "rows_in": 20, "rows_out": 12, "rejected_rows": 3, "skipped_messages": 5, "restarts": 1,
+                "input_rows_per_second": 2.5, "processed_rows_per_second": 40}  # fmt: skip
+    for name, value in measured.items():
+        assert f'tablecast_pipeline_{name}{{pipeline="app.revenue"}} {float(value)}\n' in text
 
 
 def test_the_lag_is_that_of_now(server: ServerThread) -> None:

@@ -180,6 +180,37 @@ def test_a_changed_definition_is_refused_until_it_may_begin_anew(flow: Flow) -> 
     assert flow.once() == 0
 
 
+def overtaken(flow: Flow, name: str, options: str) -> None:
+    """A stopped pipeline of which the retention job took messages 10 to 19, and 20 to 24 are there."""
+    source(flow, name)
+    flow.sql(f"CREATE PIPELINE app.{name} INTO app.{name}_out AS SELECT id, v FROM TOPIC app.{name}_ev {options}")
+    flow.shop.insert(name, 0, 10)
+    assert flow.once(f"app.{name}") == 0
+    flow.shop.insert(name, 10, 10)
+    flow.shop.expire(f"app.{name}_ev")
+    flow.shop.insert(name, 20, 5)
+
+
+def test_a_pipeline_that_retention_overtook_stops_and_says_so(flow: Flow) -> None:
+    overtaken(flow, "late", "")
+    with Running(flow.runner("app.late")):
+        until("it has failed", lambda: flow.pipeline("late", "state") == ("failed",))
+        error, restarts = flow.pipeline("late", "last_error, restarts")
+    assert "OffsetOutOfRange: partition" in error
+    assert "are no longer kept" in error
+    assert "fail_on_data_loss = FALSE" in error
+    assert restarts == "0"
+    assert len(flow.rows("SELECT id FROM app.late_out")) == 10
+    flow.sql(
+        "DROP PIPELINE app.late",
+        """CREATE PIPELINE app.late INTO app.late_out AS SELECT id, v FROM TOPIC app.late_ev
+           WITH (fail_on_data_loss = FALSE)""",
+    )
+    assert flow.once() == 0  # with the progress it had
+    assert flow.rows("SELECT id FROM app.late_out ORDER BY id") == [(str(i),) for i in (*range(10), *range(20, 25))]
+    assert flow.pipeline("late", "state, rows_in, skipped, last_error") == ("stopped", "5", "10", None)
+
+
 def test_one_runner_per_pipeline(flow: Flow) -> None:
     source(flow, "lone")
     flow.sql("CREATE PIPELINE app.lone INTO app.lone_out AS SELECT id, v FROM TOPIC app.lone_ev")

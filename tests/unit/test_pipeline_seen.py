@@ -11,8 +11,12 @@ import pytest
 from tablecast.spark.pipelines.seen import Seen
 
 
+def offset(topic_id: int, *offsets: int) -> dict[str, Any]:
+    return {"topic_id": topic_id, "partitions": {str(p): at for p, at in enumerate(offsets)}}
+
+
 def source(topic_id: int, *offsets: int) -> dict[str, Any]:
-    return {"endOffset": {"topic_id": topic_id, "partitions": {str(p): at for p, at in enumerate(offsets)}}}
+    return {"endOffset": offset(topic_id, *offsets)}
 
 
 def report(batch_id: int, rows: int, sources: Iterable[Mapping[str, Any]], *, done: bool = True) -> str:
@@ -95,3 +99,18 @@ def test_sources_of_others_are_left_alone() -> None:
     progress = seen("app.a")
     progress.take([report(0, 9, [{"endOffset": 17}, {"endOffset": {"logOffset": 1}}, source(77, 1), source(1, 2)])])
     assert progress.positions == {"app.a": [2]}
+
+
+def test_what_a_query_went_past_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    first = {"startOffset": None, "endOffset": offset(1, 4, 4), "numInputRows": 8}  # where it began, nobody says
+    lossy = {"startOffset": offset(1, 4, 4), "endOffset": offset(1, 9, 6), "numInputRows": 3}
+    whole = {"startOffset": offset(2, 0), "endOffset": offset(2, 5), "numInputRows": 5}
+    reports = [report(0, 8, [first]), report(1, 11, [lossy, whole, lossy]), report(2, 0, [], done=False)]
+    progress = Seen("app.p", skips=True)
+    progress.take(reports)
+    progress.take(reports)
+    assert progress.skipped == 4
+    assert "app.p: batch 1 went past 4 messages that are gone" in caplog.text
+    strict = Seen("app.p")
+    strict.take(reports)
+    assert strict.skipped == 0

@@ -38,6 +38,7 @@ class PipelineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     watermark: str | None = None
     checkpoint: str | None = None
     max_messages: int | None = None  # of one topic in one batch
+    fail_on_data_loss: bool = True  # what to do when retention was faster
 
 
 class Pipeline(msgspec.Struct, frozen=True):

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from tablecast.client.bulk import BulkClient
 from tablecast.client.retry import chance
-from tablecast.errors import CorruptData
+from tablecast.errors import CorruptData, OffsetOutOfRange
 from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged
 from tablecast.spark.pipelines.definition import Definition
 from tablecast.spark.pipelines.query import Surroundings, started
-from tablecast.spark.pipelines.reason import reason
+from tablecast.spark.pipelines.reason import cause, reason
 from tablecast.spark.pipelines.seen import Seen
 from tablecast.spark.pipelines.sink import Tally
 
@@ -37,7 +37,7 @@ MAX_BEGINNING = 2  # pipelines that begin at a time; see `_begun`
 BEGIN_SECONDS = 20.0  # after that long without a sign of its first batch, the next one begins
 ONCE_ATTEMPTS = 3  # of a pipeline that is run once: a machine under load, a server just then restarted
 POOL = "spark.scheduler.pool"
-HOPELESS = (PipelineChanged, CorruptData)
+HOPELESS = {each.__name__ for each in (PipelineChanged, CorruptData, OffsetOutOfRange)}
 _log = logging.getLogger("tablecast.pipelines")
 
 
@@ -49,6 +49,14 @@ class Terms:
     once: bool = False
     restart: bool = False
     first_backoff_seconds: float = FIRST_BACKOFF_SECONDS
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, and what to do about it where only somebody can."""
+    text = reason(error)
+    if cause(error) == OffsetOutOfRange.__name__:
+        text += "; of a pipeline: fail_on_data_loss = FALSE, or begin anew with --restart-from-start"
+    return text
 
 
 class Life(threading.Thread):
@@ -72,7 +80,7 @@ class Life(threading.Thread):
         self.state = "starting"
         self.last_error: str | None = None
         self.restarts = 0
-        self.seen = Seen(definition.name)
+        self.seen = Seen(definition.name, skips=not definition.pipeline.options.fail_on_data_loss)
 
     def end(self) -> None:
         """Asks it to stop; `join` waits for it."""
@@ -87,9 +95,9 @@ class Life(threading.Thread):
             if error is None or self._ended.is_set():
                 self.state = "stopped"
                 return
-            self.last_error = reason(error)
+            self.last_error = told(error)
             failures += 1
-            if isinstance(error, HOPELESS) or (self._terms.once and failures >= ONCE_ATTEMPTS):
+            if cause(error) in HOPELESS or (self._terms.once and failures >= ONCE_ATTEMPTS):
                 self._say("failed", error)
                 return
             pause = self._pause(failures)

@@ -186,6 +186,7 @@ class Runner:
                 "rows_in": life.seen.rows_in,
                 "rows_out": life.tally.rows_out,
                 "rejected": life.tally.rejected,
+                "skipped": life.seen.skipped,
                 "input_rows_per_second": life.seen.rates[0],
                 "processed_rows_per_second": life.seen.rates[1],
                 "batch_id": life.seen.batch_id,

@@ -6,6 +6,8 @@ tells them apart is whether anything was given to the sink.
 
 Sources stand in a report as they stand in the plan, which is not how the pipeline names its inputs: a query may begin
 with the last of them. The topic's id, which every offset holds, says whose it is.
+
+A query that may go past messages that are gone reads fewer than lie between its offsets: the rest is `skipped`.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ _log = logging.getLogger("tablecast.pipelines")
 class Seen:
     """Since the runner started the pipeline, however often its query was started since."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, skips: bool = False) -> None:
         self._name = name
+        self._skips = skips
         self._topics: Mapping[int, str] = {}
         self.batch_id: int | None = None
         self.rows_in = 0
+        self.skipped = 0
         self.rates: tuple[float | None, float | None] = (None, None)
         self.positions: dict[str, list[int]] = {}
 
@@ -51,12 +55,27 @@ class Seen:
         self.batch_id = report.batchId
         self.rows_in += report.numInputRows
         self.rates = report.inputRowsPerSecond, report.processedRowsPerSecond
+        if self._skips:
+            self._take_skipped(report)
         if report.numInputRows:
             _log.info(
                 "%s: batch %d, %d messages in %d ms", self._name, report.batchId, report.numInputRows,
                 report.batchDuration,
             )  # fmt: skip
         return report.numInputRows > 0
+
+    def _take_skipped(self, report: _Report) -> None:
+        """A topic that is read twice skips the same messages twice."""
+        gone: dict[int, int] = {}
+        for source in report.sources:
+            start, end = _offset(source.startOffset), _offset(source.endOffset)
+            if start is not None and end is not None:
+                between = sum(end.offsets.values()) - sum(start.offsets.values())
+                gone[end.topic_id] = max(gone.get(end.topic_id, 0), between - source.numInputRows)
+        skipped = sum(gone.values())
+        self.skipped += skipped
+        if skipped:
+            _log.warning("%s: batch %d went past %d messages that are gone", self._name, report.batchId, skipped)
 
     def _take_positions(self, sources: Iterable[_Source]) -> None:
         """A topic that is read twice stands where the slower of its readers does."""
@@ -76,7 +95,9 @@ def _offset(told: Any) -> StreamOffset | None:
 
 
 class _Source(msgspec.Struct):
+    startOffset: Any = None  # noqa: N815
     endOffset: Any = None  # noqa: N815
+    numInputRows: int = 0  # noqa: N815
 
 
 class _Report(msgspec.Struct):
