@@ -213,9 +213,28 @@ def test_spark_tells_the_writer_where_the_checkpoint_is(w: Writing, spark: Spark
     assert (place / "offsets" / "0").exists()
 
 
+def test_a_stream_into_a_topic(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
+    """Into the table that feeds it, once, also when a batch is run again."""
+    table = w.table("fed", COLUMNS)
+    stream = Stream(w, spark, tmp_path, "", topic=f"{table}_told")
+    stream.add({"id": 1, "n": 1}, {"id": 2, "n": 2})
+    stream.run(stream.frame(SCHEMA))
+    stream.forget_last_commit()
+    stream.add({"id": 3, "n": 3})
+    stream.run(stream.frame(SCHEMA))
+    assert w.rows(table) == [(1, 1), (2, 2), (3, 3)]
+    assert sorted(int(row["id"]) for _, row in w.told(table)) == [1, 2, 3]
+
+
 def test_what_is_refused_when_a_stream_is_planned(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
     table = w.table("unplanned", COLUMNS)
     stream = Stream(w, spark, tmp_path, table)
     stream.add({"id": 1, "n": 1})
     with pytest.raises(StreamingQueryException, match="has no column 'm'; it has: id, n"):
         stream.run(stream.frame(SCHEMA).withColumnRenamed("n", "m"))
+    w.client.execute("CREATE TOPIC app.unfed")
+    (tmp_path / "unfed").mkdir()
+    unfed = Stream(w, spark, tmp_path / "unfed", "", topic="app.unfed")
+    unfed.add({"id": 1, "n": 1})
+    with pytest.raises(StreamingQueryException, match=r"topic app\.unfed has no source table"):
+        unfed.run(unfed.frame(SCHEMA))

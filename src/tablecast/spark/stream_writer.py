@@ -30,12 +30,13 @@ from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
 from tablecast.spark.task import Staged, current_batch, current_task
+from tablecast.spark.topic_target import into_table
 from tablecast.spark.worker import settle
 from tablecast.spark.write_options import WriteOptions, refuse_writer_id, write_options
 
 REMEMBERED_SECONDS = 60.0  # that a DataFrame fits a table: the server judges every batch anyway
 
-_fitted: dict[tuple[WriteOptions, str], tuple[float, Fit]] = {}
+_fitted: dict[tuple[WriteOptions, str], tuple[float, tuple[WriteOptions, Fit]]] = {}
 
 
 def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool = False) -> StreamTableWriter:
@@ -46,10 +47,10 @@ def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool =
         raise InvalidRequest(
             f'outputMode("complete") tells every row again in each batch: that goes with mode upsert, not {options.mode}'
         )
-    return StreamTableWriter(options, _fit(options, frame))
+    return StreamTableWriter(*_fit(options, frame))
 
 
-def _fit(options: WriteOptions, frame: StructType) -> Fit:
+def _fit(options: WriteOptions, frame: StructType) -> tuple[WriteOptions, Fit]:
     key, now = (options, frame.json()), time.monotonic()
     known = _fitted.get(key)
     if known is None or now - known[0] > REMEMBERED_SECONDS:
@@ -58,11 +59,13 @@ def _fit(options: WriteOptions, frame: StructType) -> Fit:
     return known[1]
 
 
-def _checked(options: WriteOptions, frame: StructType) -> Fit:
-    with _client(options) as client:
+def _checked(given: WriteOptions, frame: StructType) -> tuple[WriteOptions, Fit]:
+    """The options with the table named, and how the DataFrame fits it."""
+    with _client(given) as client:
+        options = into_table(given, client)
         snapshot = client.open_snapshot(options.table)
         client.close_snapshot(snapshot.snapshot_id)
-    return fit(frame, snapshot.table, options.mode, options.op_column)
+    return options, fit(frame, snapshot.table, options.mode, options.op_column)
 
 
 def _client(options: WriteOptions) -> BulkClient:
