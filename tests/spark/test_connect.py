@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import kill_loop
 import pytest
 from processes import PASSWORD, ConnectServer, Driver, Server
 
@@ -19,6 +20,21 @@ CREATE TABLE app.copied (id BIGINT PRIMARY KEY, word TEXT);
 CREATE TOPIC app.told PARTITIONS 2;
 ALTER TOPIC app.told ADD SOURCE app.loaded ON ANY WITH (payload = 'full');
 """
+
+
+def test_a_connect_server_that_is_killed_under_a_stream(tmp_path: Path) -> None:
+    """It is started again, the stream goes on from its checkpoint, and each change is made once and told once."""
+    with Server(tmp_path) as server, ConnectServer(tmp_path) as connect:
+        arguments = (server.url, str(tmp_path / "checkpoint"), connect.remote)
+        driver = Driver("stream_driver.py", *arguments, log=tmp_path / "client.log")
+
+        def strike() -> None:
+            connect.kill()
+            driver.kill()
+            connect.start()
+            driver.start()
+
+        assert kill_loop.live_through(server, driver, 2, strike) >= 2 * kill_loop.MOST_MESSAGES
 
 
 def test_everything_works_over_connect(tmp_path: Path) -> None:
