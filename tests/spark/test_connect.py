@@ -51,3 +51,6 @@ def test_everything_works_over_connect(tmp_path: Path) -> None:
         assert found == {"topic": 1000, "table": 1000, "words": list("0123456"), "copied": 1000}
         assert client.query("SELECT count(*) FROM app.copied").scalar() == 1000
         server.end()
+    logs = [path for path in tmp_path.glob("*.log") if path.stat().st_size]
+    assert {"connect.log", "client.log"} <= {path.name for path in logs}
+    assert [path for path in logs if PASSWORD.encode() in path.read_bytes()] == []
