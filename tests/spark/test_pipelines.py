@@ -18,7 +18,7 @@ from tablecast.spark.pipelines.definition import of_declared
 
 @pytest.fixture
 def flow(shop: Shop, tmp_path: Path) -> Iterator[Flow]:
-    made = Flow(shop, tmp_path / "checkpoints")
+    made = Flow(shop, tmp_path / "check points 100%20")  # a place may be called anything
     yield made
     for (name,) in made.rows("SELECT name FROM system.pipelines WHERE definition IS NOT NULL"):
         made.sql(f"DROP PIPELINE {name}")
@@ -42,6 +42,7 @@ def test_what_is_worked_off_once_is_not_again(flow: Flow) -> None:
     expected = [(str(i), f"V{i}") for i in range(1, 100, 2)]
     assert flow.rows("SELECT id, v FROM app.once_out ORDER BY id") == expected
     assert flow.pipeline("once", "state, rows_in, rows_out, lag, last_error") == ("stopped", "101", "50", "0", None)
+    assert (flow.checkpoints / "app.once" / "1" / "offsets" / "0").exists()  # what is made durable is what Spark wrote
     before = flow.rows("SELECT max(_seq) AS s FROM app.once_out")
     flow.shop.insert("once", 100, 10)
     assert flow.once("app.once") == 0

@@ -51,7 +51,7 @@ def started(
     sink = Sink(client, definition.pipeline, columns, checkpoint, tally)
     writer = (
         result.writeStream.queryName(definition.name)
-        .option("checkpointLocation", checkpoint.absolute().as_uri())
+        .option("checkpointLocation", f"file://{checkpoint.absolute()}")  # Spark takes it as it is: nothing is escaped
         .outputMode(output_mode(result))
         .foreachBatch(sink)
     )
