@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
+.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all compare-load soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ bench-edge: $(READY) mosquitto ## replication over MQTT beside paho in a bare lo
 bench-all: $(READY) ## all of these, one report: docs/benchmarks.md, the README's tables, build/bench.html (a look: ARGS=--quick)
 	@for peer in peers java mosquitto; do tools/ensure-$$peer || true; done
 	@$(BIN)/python -m bench.all $(ARGS)
+
+compare-load: $(READY) java ## 5 M rows loaded on Spark and inserted with SQL: the same messages, byte for byte, all of them, once
+	@$(BIN)/python tests/spark/compare_load.py $(ARGS)
 
 soak: $(READY) java mosquitto ## half of maximum load for 30 minutes with every kind of reader: docs/soak.md
 	@$(BIN)/python -m bench.soak $(ARGS)

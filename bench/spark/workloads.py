@@ -91,6 +91,11 @@ class Bench:
         frame = self.spark.read.parquet(self.parquet)
         self.options(frame.write).option("table", name).mode("append").save()
 
+    def server_seconds(self) -> float:
+        """Processor time that the server has used so far."""
+        used = self.client.query("SELECT value FROM system.metrics WHERE name = 'process_cpu_seconds_total'").scalar()
+        return float(used)
+
     def rate(self, work: Callable[[], object], rows: int | None = None) -> float:
         began = time.perf_counter()
         work()
@@ -188,14 +193,18 @@ def _batches(b: Bench) -> list[pa.RecordBatch]:
 
 
 def scaling(path: Path, rows: int) -> Iterator[Comparison]:
-    rates = []
+    """Beside the rates: what a load costs the server, which is what more executors cannot share."""
+    rates, spent = [], []
     for threads in (1, 2):
         (own_path := path / f"with-{threads}").mkdir()
         with bench(own_path, rows, f"local[{threads}]") as b:
             b.load(b.new_table())  # warms up
             name = b.new_table()
+            before = b.server_seconds()
             rates.append(b.rate(lambda b=b, name=name: b.load(name)))  # type: ignore[misc]
-    yield Comparison("bulk load on local[2]", "on local[1]", rates[1], rates[0], "rows/s", 0, kind="itself")
+            spent.append((b.server_seconds() - before) / rows * 1e6)
+    note = f"CPU seconds of the server per million rows: {spent[1]:.2f}, on local[1] {spent[0]:.2f}"
+    yield Comparison("bulk load on local[2]", "on local[1]", rates[1], rates[0], "rows/s", 0, note=note, kind="itself")
 
 
 # --- latency ----------------------------------------------------------------------------------------------------

@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from server_fixture import PASSWORD, ServerThread
 
 import tablecast
-from tablecast.client.bulk import BulkClient, Server
+from tablecast.client.bulk import BulkClient, LoadDone, Server
 from tablecast.engine import pipelines as reported
 from tablecast.engine.load_letters import MAX_LETTERS
 from tablecast.engine.pipelines import MAX_REPORTED_PIPELINES, REPORT_SECONDS, PipelineReport, PipelineReports
 from tablecast.errors import (
     AlreadyExists,
+    DuplicateKey,
     InUse,
     InvalidPipeline,
+    InvalidRequest,
     InvalidTopic,
     PermissionDenied,
     TablecastError,
@@ -29,7 +32,7 @@ from tablecast.errors import (
     UnknownTable,
     UnknownTopic,
 )
-from tablecast.model.pipeline import LoadLetter
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.schema import Role
 from tablecast.sql.database import Database
 
@@ -250,21 +253,26 @@ def test_a_report_is_shown(server: ServerThread) -> None:
     with bulk(server) as client:
         wished = client.report_pipeline(
             "app.revenue",
-            {"state": "running", "runner": "here:1", "rows_in": 7, "rows_out": 3, "rejected": 1, "restarts": 2,
+            {"state": "running", "runner": "here:1", "rows_in": 7, "rows_out": 3, "rejected": 1, "skipped": 6, "restarts": 2,
              "batch_id": 4, "last_error": "x", "input_rows_per_second": 1.5, "positions": {"app.order_events": [3, 4]}},
         )  # fmt: skip
     assert wished == "running"
-    columns = "state, runner, rows_in, rows_out, rejected, restarts, batch_id, last_error, input_rows_per_second, lag"
-    assert shown(server, columns) == [["running", "here:1", "7", "3", "1", "2", "4", "x", 1.5, "13"]]
+    columns = "state, runner, rows_in, rows_out, rejected, restarts, batch_id, last_error, input_rows_per_second, lag, skipped"
+    assert shown(server, columns) == [["running", "here:1", "7", "3", "1", "2", "4", "x", 1.5, "13", "6"]]
 
 
 def test_a_report_is_measured(server: ServerThread) -> None:
     with bulk(server) as client:
-        client.report_pipeline("app.revenue", {"state": "running", "runner": "x", "rows_out": 12, "restarts": 1})
+        client.report_pipeline(
+            "app.revenue",
+            {"state": "running", "runner": "x", "rows_in": 20, "rows_out": 12, "rejected": 3, "skipped": 5, "restarts": 1,
+             "input_rows_per_second": 2.5, "processed_rows_per_second": 40.0},
+        )  # fmt: skip
     text = server.get("/metrics").body.decode()
-    assert 'tablecast_pipeline_running{pipeline="app.revenue"} 1.0' in text
-    assert 'tablecast_pipeline_rows_out{pipeline="app.revenue"} 12.0' in text
-    assert 'tablecast_pipeline_restarts{pipeline="app.revenue"} 1.0' in text
+    measured = {"running": 1, "rows_in": 20, "rows_out": 12, "rejected_rows": 3, "skipped_messages": 5, "restarts": 1,
+                "input_rows_per_second": 2.5, "processed_rows_per_second": 40}  # fmt: skip
+    for name, value in measured.items():
+        assert f'tablecast_pipeline_{name}{{pipeline="app.revenue"}} {float(value)}\n' in text
 
 
 def test_the_lag_is_that_of_now(server: ServerThread) -> None:
@@ -354,6 +362,65 @@ def test_letters_are_committed_with_their_load(server: ServerThread) -> None:
     assert payload["_rejected"]["reason"] == "it does not fit"
     assert payload["row"] == {"day": "x"}
     assert server.db.database.verify().sound
+
+
+def inserted(client: BulkClient, batch_id: int, rows: list[tuple[str, int]], to: DuplicateLetters | None) -> LoadDone:
+    load = client.begin_load("app.seen", "w", batch_id, mode="insert")
+    sink = pa.BufferOutputStream()
+    columns = [pa.array([row[i] for row in rows]) for i in range(2)]
+    batch = pa.RecordBatch.from_arrays(columns, names=["word", "n"])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    client.put_part(load.load_id, 0, sink.getvalue().to_pybytes())
+    return client.commit_load(load.load_id, [(0, "0")], dead_letters=[letter()] if to else [], duplicates=to)
+
+
+def test_rows_whose_key_is_there_become_letters_of_the_commit_that_finds_them(server: ServerThread) -> None:
+    server.sql(
+        "CREATE TOPIC app.dlq;"
+        "CREATE TABLE app.seen (word TEXT PRIMARY KEY, n INT, note TEXT DEFAULT 'none');"
+        "INSERT INTO app.seen VALUES ('old', 1, 'kept')"
+    )
+    aside = DuplicateLetters("app.dlq", "app.revenue", 7)
+    rows = [("a", 1), ("old", 2), ("b", 3), ("a", 4)]
+    with bulk(server) as client:
+        with pytest.raises(DuplicateKey, match="row 1"):
+            inserted(client, 7, rows, None)
+        done = inserted(client, 7, rows, aside)
+        assert (done.row_count, done.already) == (2, False)
+        again = client.begin_load("app.seen", "w", 7, mode="insert").committed
+        assert again is not None
+        assert (again.seq, again.row_count) == (done.seq, 2)
+    kept = server.sql("SELECT word, n, note FROM app.seen ORDER BY word")[-1]["rows"]
+    assert kept == [["a", 1, "none"], ["b", 3, "none"], ["old", 1, "kept"]]
+    messages = server.db.database.consume("app.dlq", limit=10, group="g").messages
+    assert {message.seq for message in messages} == {done.seq}
+    told = [msgspec.json.decode(message.payload) for message in messages]
+    assert sorted((each["_rejected"]["code"], each["row"].get("word"), each["row"].get("n")) for each in told) == [
+        ("duplicate_key", "a", 4),
+        ("duplicate_key", "old", 2),
+        ("type_mismatch", None, None),
+    ]
+    refused = next(each for each in told if each["row"].get("word") == "old")
+    assert refused["_table"] == "app.seen"
+    assert refused["_rejected"]["batch_id"] == 7
+    assert "already has a row with word = 'old'" in refused["_rejected"]["reason"]
+    assert server.db.database.verify().sound
+
+
+def test_duplicates_are_for_inserts_and_not_without_end(server: ServerThread) -> None:
+    server.sql("CREATE TOPIC app.dlq; CREATE TABLE app.seen (word TEXT PRIMARY KEY, n INT)")
+    aside = DuplicateLetters("app.dlq", "app.revenue")
+    with bulk(server) as client:
+        load = client.begin_load("app.seen", "w", 0, mode="upsert")
+        with pytest.raises(InvalidRequest, match="mode insert, not upsert"):
+            client.commit_load(load.load_id, [], duplicates=aside)
+        client.abort_load(load.load_id)
+        with pytest.raises(TooLarge):
+            inserted(client, 1, [("same", i) for i in range(MAX_LETTERS + 2)], aside)
+        with pytest.raises(TooLarge):  # with the letter that comes with it
+            inserted(client, 2, [("same", i) for i in range(MAX_LETTERS + 1)], aside)
+    assert server.sql("SELECT word FROM app.seen")[-1]["rows"] == []
 
 
 def test_letters_that_are_refused(server: ServerThread) -> None:

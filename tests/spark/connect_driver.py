@@ -6,6 +6,7 @@ Writes a batch, reads its topic and its table back, streams the topic into anoth
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -22,7 +23,9 @@ def main() -> None:
     tablecast.spark.register(spark)
 
     def ours(builder: Any, **options: str) -> Any:
-        return builder.format("tablecast").options(url=url, **options)
+        """With credentials as options: they go to the server in plans, and must not be seen in its log."""
+        secret = os.environ["TABLECAST_PASSWORD"]
+        return builder.format("tablecast").options(url=url, user="system", password=secret, **options)
 
     ours(spark.range(ROWS).selectExpr("id", "cast(id % 7 as string) AS word").write, table="app.loaded").mode(
         "append"

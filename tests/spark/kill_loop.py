@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ class Life:
         time.sleep(self._rng.uniform(0, LONGEST_DELAY_SECONDS))  # not waiting for anything: the moment is to be random
 
     def order(self, kills: int) -> list[str]:
-        """Every victim in turn, shuffled; the driver first, because its start takes longest."""
+        """Each victim as often as its turn comes, the driver least, because its start takes longest; then shuffled."""
         turns = list(itertools.islice(itertools.cycle(("driver", "worker", "server", "worker", "server")), kills))
         self._rng.shuffle(turns)
         return turns
@@ -175,19 +175,44 @@ def live(home: Path, seed: int, kills: int, tell: Any = lambda text: None) -> Li
     return Lived(life.kills, messages, failed, life.replayed, time.monotonic() - began)
 
 
+def live_through(server: Server, driver: Driver, seed: int, strike: Callable[[], None]) -> int:
+    """A stream that is struck once in the midst of its work, while a publisher runs. `server` runs already, and is ended.
+    Returns how many changes there were; raises AssertionError if a promise was broken."""
+    with _client(server) as client:
+        client.execute_all(SCHEMA)
+        publisher = Publisher(client, seed)
+        with driver:
+            publisher.start()
+            try:
+                _told(client, MOST_MESSAGES)
+                strike()
+                _told(client, MOST_MESSAGES)
+            finally:
+                publisher.stop()
+            _caught_up(client)
+        messages = _examine(client)
+        server.end()
+    _examine_closed(server.data)
+    return messages
+
+
 def _client(server: Server) -> Client:
     return tablecast.connect(server.url, user="system", password=PASSWORD, retry=PATIENT)
 
 
 def _kill_all(life: Life, client: Client, kills: int, tell: Any) -> None:
     for number, victim in enumerate(life.order(kills), 1):
-        aim = _ends(client)[TOLD] + life.further()
-        until(f"{aim} messages are told", lambda aim=aim: _ends(client)[TOLD] >= aim, END_SECONDS)
+        _told(client, life.further())
         life.random_delay()
         life.kill(victim)
         tell(f"{number}/{kills} {victim}")
     if not life.replayed:
         life.kill("driver")
+
+
+def _told(client: Client, further: int) -> None:
+    aim = _ends(client)[TOLD] + further
+    until(f"{aim} messages are told", lambda: _ends(client)[TOLD] >= aim, END_SECONDS)
 
 
 def _ends(client: Client) -> dict[str, int]:

@@ -172,6 +172,7 @@ class Driver(Run):
 
 
 _TASKS = "pyspark.daemon pyspark.worker"
+_EXECUTOR = "executor.CoarseGrainedExecutorBackend"
 
 
 def _processes() -> Iterator[tuple[int, int]]:
@@ -183,6 +184,15 @@ def _processes() -> Iterator[tuple[int, int]]:
             except OSError:  # it ended meanwhile
                 continue
             yield int(entry.name), int(fields[1])
+
+
+def _line(pid: int) -> list[int]:
+    """The process, its parent, and so on."""
+    parents = dict(_processes())
+    line = [pid]
+    while line[-1] in parents and parents[line[-1]] > 1:
+        line.append(parents[line[-1]])
+    return line
 
 
 def _command(pid: int) -> str:
@@ -240,13 +250,18 @@ class Cluster:
         for run in (*self._workers, self._master):
             run.kill()
 
+    def executors(self) -> list[int]:
+        """The processes that run tasks' JVMs."""
+        return [pid for pid, _ in _processes() if _EXECUTOR in _command(pid) and self._worker_above(pid) is not None]
+
+    def _worker_above(self, pid: int) -> Run | None:
+        line = _line(pid)
+        return next((worker for worker in self._workers if worker.running and worker.pid in line), None)
+
     def kill_worker_of(self, pid: int) -> None:
         """As if the machine was gone: the worker under which this process runs, its executor, and the process."""
-        parents = dict(_processes())
-        line = [pid]
-        while line[-1] in parents and parents[line[-1]] > 1:
-            line.append(parents[line[-1]])
-        (worker,) = (worker for worker in self._workers if worker.pid in line)
+        line, worker = _line(pid), self._worker_above(pid)
+        assert worker is not None, f"process {pid} runs under no worker"
         for each in line[: line.index(worker.pid)]:
             os.kill(each, signal.SIGKILL)
         worker.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from processes import until
 from pyspark.sql import DataFrame, SparkSession
 from server_fixture import PASSWORD
 
@@ -35,6 +36,18 @@ class Shop:
     def insert(self, name: str, first: int, count: int, text: str = "v") -> None:
         values = ", ".join(f"({i}, '{text}{i}')" for i in range(first, first + count))
         self.sql(f"INSERT INTO app.{name} VALUES {values}")
+
+    def expire(self, topic: str) -> None:
+        """Lets the retention job take all that the topic has; what comes later is kept."""
+        self.sql(f"ALTER TOPIC {topic} SET (retention_seconds = 1)")
+        kept = f"SELECT sum(end_offset - start_offset) AS n FROM system.topic_offsets WHERE topic = '{topic}'"
+
+        def is_taken() -> bool:
+            self.server.db.database.run_job("retention")
+            return bool(self.sql(kept)[-1]["rows"] == [["0"]])
+
+        until("retention took all", is_taken)
+        self.sql(f"ALTER TOPIC {topic} SET (retention_seconds = 86400)")
 
     def options(self, **more: Any) -> dict[str, Any]:
         return {"url": self.server.url, "user": "system", "password": PASSWORD, **more}

@@ -1,7 +1,8 @@
 """A Spark driver to be killed: it keeps one streaming query going, topic → transform → table, until it is.
 
-    python stream_driver.py URL CHECKPOINT
+    python stream_driver.py URL CHECKPOINT [MASTER]
 
+MASTER is local[2,4], a cluster, or a Connect server.
 When the query fails (the server was away for too long, a worker was killed too often), it is started again from its
 checkpoint, in the same session; when this process is killed, the next one does so.
 """
@@ -18,7 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 import tablecast.spark
 
 TOPIC, TARGET = "app.asked", "app.made"
-SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.ui.showConsoleProgress": "false"}
+LOCAL, CONNECT = "local[2,4]", "sc://"
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.executor.memory": "600m",
+    "spark.executor.cores": "1",
+}
 
 
 def transformed(changes: DataFrame) -> DataFrame:
@@ -43,8 +50,10 @@ def start(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
 
 
 def main() -> None:
-    url, checkpoint = sys.argv[1:]
-    spark = tablecast.spark.session("local[2,4]", app_name="a stream to be killed", **SETTINGS)
+    url, checkpoint, *further = sys.argv[1:]
+    master = further[0] if further else LOCAL
+    settings = {} if master.startswith(CONNECT) else SETTINGS
+    spark = tablecast.spark.session(master, app_name="a stream to be killed", **settings)
     while True:
         query = start(spark, url, checkpoint)
         print("started", flush=True)  # noqa: T201

@@ -79,7 +79,12 @@ def test_what_a_source_does_not_ask_for_is_not_demanded(spark: SparkSession, tmp
         found = {
             topic: audited(c, topic)[0]["app.t"] for topic in ("app.part", "app.late", "app.filled", "app.inserts")
         }
-        assert all(audited(c, topic)[1].endswith(": sound") for topic in found)
+        assert {audited(c, topic)[1] for topic in found} == {
+            "AUDIT app.part: sound",
+            "AUDIT app.late (90 rows not judged): sound",
+            "AUDIT app.filled: sound",
+            "AUDIT app.inserts (1 source not judged): sound",
+        }
         seen = {topic: (row["judged_by"], row["covered"], row["unjudged"]) for topic, row in found.items()}
         assert seen == {
             "app.part": ("last writes", 49, 0),

@@ -81,6 +81,19 @@ def test_the_messages_are_those_of_a_backfill_in_the_database(how: str, payload:
     assert shop.open_loads() == 0
 
 
+def test_a_dry_run_counts_and_adds_nothing(shop: Shop) -> None:
+    spark_topic, database_topic = shop.topics()
+    how = "ON ANY WHERE amount > 500"
+    told = shop.feed(spark_topic, how, "'spark', dry_run = TRUE")
+    assert told.row_count == shop.feed(database_topic, how, "TRUE").row_count > 0
+    assert told.message == f"ADD SOURCE, dry run: {told.row_count}"
+    assert shop.told(spark_topic) == []
+    assert shop.client.query(f"SELECT count(*) FROM system.topic_sources WHERE topic = '{spark_topic}'").scalar() == 0
+    assert shop.open_loads() == 0
+    with pytest.raises(DuplicateSource):
+        shop.feed(database_topic, how, "'spark', dry_run = TRUE")
+
+
 class Meddler(Quiet):
     """Does something when the snapshot was taken, and when everything is staged."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import kill_loop
 import pytest
 from processes import PASSWORD, Cluster, Driver, Server, until
 from writing import Writing
@@ -40,6 +41,20 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_job(tmp_path: Path) -> None:
         assert there.open_loads() == []
         server.end()
     _password_is_nowhere(tmp_path)
+
+
+def test_a_worker_that_is_killed_under_a_stream(tmp_path: Path) -> None:
+    """Topic → transform → table, with a publisher at work: each change is made once and told once."""
+    with Server(tmp_path) as server, Cluster(tmp_path) as cluster:
+        arguments = (server.url, str(tmp_path / "checkpoint"), cluster.master)
+        driver = Driver("stream_driver.py", *arguments, log=tmp_path / "driver.log")
+
+        def strike() -> None:
+            first, other = cluster.executors()
+            cluster.kill_worker_of(first)
+            until("one is gone", lambda: cluster.executors() == [other])
+
+        assert kill_loop.live_through(server, driver, 1, strike) >= 2 * kill_loop.MOST_MESSAGES
 
 
 def _held(directory: Path, driver: Driver) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import kill_loop
 import pytest
 from processes import PASSWORD, ConnectServer, Driver, Server
 
@@ -21,6 +22,21 @@ ALTER TOPIC app.told ADD SOURCE app.loaded ON ANY WITH (payload = 'full');
 """
 
 
+def test_a_connect_server_that_is_killed_under_a_stream(tmp_path: Path) -> None:
+    """It is started again, the stream goes on from its checkpoint, and each change is made once and told once."""
+    with Server(tmp_path) as server, ConnectServer(tmp_path) as connect:
+        arguments = (server.url, str(tmp_path / "checkpoint"), connect.remote)
+        driver = Driver("stream_driver.py", *arguments, log=tmp_path / "client.log")
+
+        def strike() -> None:
+            connect.kill()
+            driver.kill()
+            connect.start()
+            driver.start()
+
+        assert kill_loop.live_through(server, driver, 2, strike) >= 2 * kill_loop.MOST_MESSAGES
+
+
 def test_everything_works_over_connect(tmp_path: Path) -> None:
     with Server(tmp_path) as server, tablecast.connect(server.url, user="system", password=PASSWORD) as client:
         client.execute_all(SETUP)
@@ -35,3 +51,6 @@ def test_everything_works_over_connect(tmp_path: Path) -> None:
         assert found == {"topic": 1000, "table": 1000, "words": list("0123456"), "copied": 1000}
         assert client.query("SELECT count(*) FROM app.copied").scalar() == 1000
         server.end()
+    logs = [path for path in tmp_path.glob("*.log") if path.stat().st_size]
+    assert {"connect.log", "client.log"} <= {path.name for path in logs}
+    assert [path for path in logs if PASSWORD.encode() in path.read_bytes()] == []

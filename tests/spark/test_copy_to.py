@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from server_fixture import PASSWORD, ServerThread
 
 import tablecast
-from tablecast.errors import Conflict, InvalidRequest
+from tablecast.errors import Conflict, InvalidRequest, OffsetOutOfRange
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,26 @@ def test_a_directory_is_for_one_topic_in_one_form(c: Copying, tmp_path: Path) ->
         c.copy(f"COPY TOPIC {table}_told TO '{tmp_path}/full' (FORMAT json)")
     with pytest.raises(InvalidRequest, match="not an address"):
         c.copy(f"COPY TOPIC {table}_told TO 's3://bucket/x' (FORMAT json)")
+
+
+def test_a_dry_run_counts_and_writes_nothing(c: Copying, tmp_path: Path) -> None:
+    table = c.table("dry", ORDERS)
+    insert(c, table, 0, 100)
+    statement = f"COPY TOPIC {table}_told TO '{tmp_path}/out' (FORMAT parquet, COMMIT_ROWS 60{{}})"
+    dry, wet = statement.format(", DRY_RUN"), statement.format("")
+    assert c.copy(dry).message == "COPY TOPIC, dry run: 100"
+    assert c.copied(dry) == {"topic": f"{table}_told", "messages": 100, "batches": 2, "path": f"{tmp_path}/out"}
+    assert not (tmp_path / "out").exists()
+    assert c.copied(wet)["messages"] == 100
+    insert(c, table, 100, 5)
+    before = sorted(tmp_path.rglob("*"))
+    assert (c.copied(dry)["messages"], c.copied(dry)["batches"]) == (5, 3)
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(Conflict, match="as parquet"):
+        c.copy(dry.replace("parquet", "json"))
+    c.client.execute(f"CLEAR TOPIC {table}_told")
+    with pytest.raises(OffsetOutOfRange, match="no longer kept"):
+        c.copy(dry)
 
 
 def test_it_begins_and_ends_where_it_is_told(c: Copying, tmp_path: Path) -> None:

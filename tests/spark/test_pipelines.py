@@ -18,7 +18,7 @@ from tablecast.spark.pipelines.definition import of_declared
 
 @pytest.fixture
 def flow(shop: Shop, tmp_path: Path) -> Iterator[Flow]:
-    made = Flow(shop, tmp_path / "checkpoints")
+    made = Flow(shop, tmp_path / "check points 100%20")  # a place may be called anything
     yield made
     for (name,) in made.rows("SELECT name FROM system.pipelines WHERE definition IS NOT NULL"):
         made.sql(f"DROP PIPELINE {name}")
@@ -42,6 +42,7 @@ def test_what_is_worked_off_once_is_not_again(flow: Flow) -> None:
     expected = [(str(i), f"V{i}") for i in range(1, 100, 2)]
     assert flow.rows("SELECT id, v FROM app.once_out ORDER BY id") == expected
     assert flow.pipeline("once", "state, rows_in, rows_out, lag, last_error") == ("stopped", "101", "50", "0", None)
+    assert (flow.checkpoints / "app.once" / "1" / "offsets" / "0").exists()  # what is made durable is what Spark wrote
     before = flow.rows("SELECT max(_seq) AS s FROM app.once_out")
     flow.shop.insert("once", 100, 10)
     assert flow.once("app.once") == 0
@@ -126,6 +127,28 @@ def test_rows_that_do_not_fit_are_put_aside(flow: Flow) -> None:
     assert flow.shop.server.db.database.verify().sound
 
 
+def test_a_key_that_is_there_already_is_put_aside(flow: Flow) -> None:
+    """In MODE insert, one that the table had, and the second of two in a batch."""
+    source(flow, "dup")
+    flow.sql(
+        """CREATE PIPELINE app.dup INTO app.dup_out MODE insert AS
+           SELECT id % 4 AS id, v FROM TOPIC app.dup_ev WITH (dead_letter = 'app.dup_dlq')""",
+        "INSERT INTO app.dup_out VALUES (2, 'before')",
+    )
+    flow.shop.insert("dup", 0, 5)
+    assert flow.once() == 0
+    kept = flow.rows("SELECT id, v FROM app.dup_out ORDER BY id")
+    assert [row[0] for row in kept] == ["0", "1", "2", "3"]
+    assert kept[2] == ("2", "before")
+    letters = flow.letters("app.dup_dlq")
+    assert sorted((each["_rejected"]["code"], each["row"]["id"]) for each in letters) == [
+        ("duplicate_key", 0),
+        ("duplicate_key", 2),
+    ]
+    assert flow.pipeline("dup", "state, rows_out, rejected, last_error") == ("stopped", "3", "2", None)
+    assert flow.shop.server.db.database.verify().sound
+
+
 def test_without_a_dead_letter_topic_nothing_is_left_out(flow: Flow) -> None:
     source(flow, "strict", "id BIGINT PRIMARY KEY, n INT")
     flow.sql(
@@ -156,6 +179,37 @@ def test_a_changed_definition_is_refused_until_it_may_begin_anew(flow: Flow) -> 
     assert flow.rows("SELECT v FROM app.turn_out ORDER BY id") == [(f"V{i}",) for i in range(4)]
     flow.sql("DROP PIPELINE app.turn", query.format("upper(v)"))  # the same again: it goes on where it was
     assert flow.once() == 0
+
+
+def overtaken(flow: Flow, name: str, options: str) -> None:
+    """A stopped pipeline of which the retention job took messages 10 to 19, and 20 to 24 are there."""
+    source(flow, name)
+    flow.sql(f"CREATE PIPELINE app.{name} INTO app.{name}_out AS SELECT id, v FROM TOPIC app.{name}_ev {options}")
+    flow.shop.insert(name, 0, 10)
+    assert flow.once(f"app.{name}") == 0
+    flow.shop.insert(name, 10, 10)
+    flow.shop.expire(f"app.{name}_ev")
+    flow.shop.insert(name, 20, 5)
+
+
+def test_a_pipeline_that_retention_overtook_stops_and_says_so(flow: Flow) -> None:
+    overtaken(flow, "late", "")
+    with Running(flow.runner("app.late")):
+        until("it has failed", lambda: flow.pipeline("late", "state") == ("failed",))
+        error, restarts = flow.pipeline("late", "last_error, restarts")
+    assert "OffsetOutOfRange: partition" in error
+    assert "are no longer kept" in error
+    assert "fail_on_data_loss = FALSE" in error
+    assert restarts == "0"
+    assert len(flow.rows("SELECT id FROM app.late_out")) == 10
+    flow.sql(
+        "DROP PIPELINE app.late",
+        """CREATE PIPELINE app.late INTO app.late_out AS SELECT id, v FROM TOPIC app.late_ev
+           WITH (fail_on_data_loss = FALSE)""",
+    )
+    assert flow.once() == 0  # with the progress it had
+    assert flow.rows("SELECT id FROM app.late_out ORDER BY id") == [(str(i),) for i in (*range(10), *range(20, 25))]
+    assert flow.pipeline("late", "state, rows_in, skipped, last_error") == ("stopped", "5", "10", None)
 
 
 def test_one_runner_per_pipeline(flow: Flow) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import WAIT_SECONDS
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from reading import Shop
@@ -100,11 +101,13 @@ def failure(shop: Shop, frame: DataFrame, checkpoint: Path) -> str:
     return str(caught.value)
 
 
-def test_what_retention_took_stops_a_stream_or_not(shop: Shop, tmp_path: Path) -> None:
+def test_what_retention_and_clearing_took_stops_a_stream_or_not(shop: Shop, tmp_path: Path) -> None:
     shop.topic("lossy")
     shop.insert("lossy", 0, 4)
     shop.drained(shop.stream(topic="app.lossy_ev", **FROM_START), tmp_path / "c")
-    shop.insert("lossy", 4, 6)
+    shop.insert("lossy", 4, 3)
+    shop.expire("app.lossy_ev")
+    shop.insert("lossy", 7, 3)
     shop.sql("CLEAR TOPIC app.lossy_ev")
     shop.insert("lossy", 10, 2)
     said = failure(shop, shop.stream(topic="app.lossy_ev", **FROM_START), tmp_path / "c")
@@ -125,6 +128,27 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(shop: Shop, tmp_path: Pa
     said = failure(shop, shop.stream(topic="app.anew_ev", **FROM_START), tmp_path / "c")
     assert "TopicRecreated" in said
     assert "dropped and created again" in said
+
+
+def test_a_topic_that_is_dropped_under_a_running_stream(shop: Shop, tmp_path: Path) -> None:
+    shop.topic("gone")
+    shop.insert("gone", 0, 3)
+    rows: list[int] = []
+    query = (
+        shop.stream(topic="app.gone_ev", decode="true", **FROM_START)
+        .writeStream.foreachBatch(lambda frame, _: rows.extend(row.id for row in frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert sorted(rows) == [0, 1, 2]
+        shop.sql("DROP TOPIC app.gone_ev")
+        with pytest.raises(StreamingQueryException, match=r"UnknownTopic.*app\.gone_ev"):
+            query.awaitTermination(WAIT_SECONDS)
+        assert not query.isActive
+    finally:
+        query.stop()
 
 
 def test_what_cannot_be_streamed_is_refused(shop: Shop, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A password is in no plan, no event log, no log line at any level, no error, whatever Spark is made to tell."""
+"""A password or token is in no plan, no event log, no log line at any level, no error, whatever Spark is made to tell."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ SECRET, WRONG = "s3cret-of-the-reader", "wr0ng-of-the-reader"
 DEADLINE_SECONDS = 300
 
 
-def test_a_password_is_told_nowhere(tmp_path: Path) -> None:
+def test_a_password_and_a_token_are_told_nowhere(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()
     with ServerThread(tmp_path / "db") as server:
         server.sql(f"CREATE NAMESPACE app; CREATE USER 'reader' WITH PASSWORD '{SECRET}' ROLE 'service'")
         Shop(server, None).topic("ev")  # type: ignore[arg-type]  # no Spark of this process is needed
-        server.sql("INSERT INTO app.ev VALUES (1, 'a'), (2, 'b')")
+        server.sql(
+            "INSERT INTO app.ev VALUES (1, 'a'), (2, 'b'); CREATE TABLE app.copy (id BIGINT PRIMARY KEY, v TEXT)"
+        )
+        signed_in = server.post("/auth/login", {"user": "reader", "password": SECRET}, user=None)
+        token = signed_in.json()["access_token"]
         said = subprocess.run(
-            [sys.executable, str(DRIVER), server.url, "reader", SECRET, str(events), WRONG],
+            [sys.executable, str(DRIVER), server.url, "reader", SECRET, str(events), WRONG, token],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DEADLINE_SECONDS, check=False,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         ).stdout  # fmt: skip
     written = b"".join(file.read_bytes() for file in events.rglob("*") if file.is_file())
     assert b"done" in said, said[-3000:]
-    assert said.count(b"rows 2") == 2
-    assert b"failed as it should" in said
+    assert said.count(b"rows 2\n") == 3
+    assert said.count(b"rows 12\n") == 1
+    assert said.count(b"failed as it should") == 6
     assert b"DEBUG" in said
     assert b"SparkListenerSQLExecutionStart" in written
-    for secret in (SECRET.encode(), WRONG.encode()):
+    for secret in (SECRET.encode(), WRONG.encode(), token.encode(), token.rpartition(".")[2].encode()):
         for told in (said, written):
             assert secret not in told, told[max(0, told.find(secret) - 300) : told.find(secret) + 50]

@@ -248,3 +248,37 @@ def test_a_task_of_many_arrow_batches(w: Writing, spark: SparkSession) -> None:
     table = w.table("wide", "id BIGINT PRIMARY KEY, word TEXT")
     w.save(spark.range(0, 40_000, 1, 1).selectExpr("id", "repeat('x', 300) AS word"), table, mode="upsert")
     assert w.client.query(f"SELECT count(*), min(length(word)) FROM {table}").rows == [(40_000, 300)]
+
+
+@pytest.mark.parametrize("bulk", BULK)
+def test_a_topic_is_written_through_its_source_table(w: Writing, spark: SparkSession, bulk: str) -> None:
+    """What arrives is what an INSERT into the table makes, on this topic and on every other that the table feeds."""
+    table, other = w.table(f"fed_{bulk}", ORDERS), w.table(f"plain_{bulk}", ORDERS)
+    w.client.execute_all(
+        f"CREATE TOPIC {table}_few; ALTER TOPIC {table}_few ADD SOURCE {table} ON INSERT WHERE id < 10"
+    )
+    frame = orders(spark, 0, 300)
+    w.options(frame.write, topic=f"{table}_told", bulk=bulk).mode("append").save()
+    w.client.insert(other, frame.toArrow())
+    assert w.rows(table) == w.rows(other)
+    assert sorted(m.payload.replace(table.encode(), other.encode()) for m in w.messages(table)) == sorted(
+        m.payload for m in w.messages(other)
+    )
+    ends = "SELECT sum(end_offset), count(*) FROM system.topic_offsets WHERE topic = ?"
+    assert w.client.query(ends, [f"{table}_few"]).rows == [(10, 1)]
+
+
+def test_a_topic_of_no_table_or_of_several_is_not_written_to(w: Writing, spark: SparkSession) -> None:
+    one, two = w.table("of_many_a", ORDERS), w.table("of_many_b", ORDERS)
+    w.client.execute_all(f"CREATE TOPIC app.of_none; ALTER TOPIC {one}_told ADD SOURCE {two} ON ANY")
+    frame = orders(spark, 0, 3)
+
+    def save(topic: str) -> str:
+        return refused(w.options(frame.write, topic=topic).mode("append").save)
+
+    several = save(f"{one}_told")
+    assert "has 2 source tables, app.of_many_a, app.of_many_b" in several
+    assert 'with option "table"' in several
+    assert "topic app.of_none has no source table" in save("app.of_none")
+    assert "UnknownTopic" in save("app.nowhere")
+    assert w.rows(one) == w.rows(two) == []

@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 from writing import Writing, writing
+
+from tablecast.spark.durable import local_place
+from tablecast.spark.source import TablecastDataSource
 
 WAIT_SECONDS = 120
 FIRST_FILE_AT = 1_760_000_000
@@ -44,17 +49,19 @@ class Stream:
     def frame(self, schema: str) -> DataFrame:
         return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(self._inputs))
 
-    def start(self, frame: DataFrame, output: str = "append", *, once: bool = True) -> StreamingQuery:
-        writer = self._w.options(frame.writeStream, **self._options).outputMode(output)
+    def start(
+        self, frame: DataFrame, output: str = "append", *, once: bool = True, source: str = "tablecast"
+    ) -> StreamingQuery:
+        writer = self._w.options(frame.writeStream, **self._options).format(source).outputMode(output)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         if once:
             writer = writer.trigger(availableNow=True)
         started: StreamingQuery = writer.start()
         return started
 
-    def run(self, frame: DataFrame, output: str = "append") -> StreamingQuery:
+    def run(self, frame: DataFrame, output: str = "append", *, source: str = "tablecast") -> StreamingQuery:
         """Everything that is there."""
-        query = self.start(frame, output)
+        query = self.start(frame, output, source=source)
         assert query.awaitTermination(WAIT_SECONDS)
         return query
 
@@ -184,9 +191,50 @@ def test_a_table_that_is_dropped_while_a_stream_runs(w: Writing, spark: SparkSes
         query.stop()
 
 
+def test_spark_tells_the_writer_where_the_checkpoint_is(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
+    """So that it can be made durable before a commit; tests/unit/test_durable.py has what becomes of it."""
+    told = tmp_path / "told"
+
+    class Telling(TablecastDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "telling"
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            told.write_text(self.options["checkpointLocation"])
+            return super().streamWriter(schema, overwrite)
+
+    spark.dataSource.register(Telling)
+    stream = Stream(w, spark, tmp_path, w.table("telling", COLUMNS))
+    stream.add({"id": 1, "n": 1})
+    stream.run(stream.frame(SCHEMA), source="telling")
+    place = local_place(told.read_text())
+    assert place == stream.checkpoint
+    assert (place / "offsets" / "0").exists()
+
+
+def test_a_stream_into_a_topic(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
+    """Into the table that feeds it, once, also when a batch is run again."""
+    table = w.table("fed", COLUMNS)
+    stream = Stream(w, spark, tmp_path, "", topic=f"{table}_told")
+    stream.add({"id": 1, "n": 1}, {"id": 2, "n": 2})
+    stream.run(stream.frame(SCHEMA))
+    stream.forget_last_commit()
+    stream.add({"id": 3, "n": 3})
+    stream.run(stream.frame(SCHEMA))
+    assert w.rows(table) == [(1, 1), (2, 2), (3, 3)]
+    assert sorted(int(row["id"]) for _, row in w.told(table)) == [1, 2, 3]
+
+
 def test_what_is_refused_when_a_stream_is_planned(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
     table = w.table("unplanned", COLUMNS)
     stream = Stream(w, spark, tmp_path, table)
     stream.add({"id": 1, "n": 1})
     with pytest.raises(StreamingQueryException, match="has no column 'm'; it has: id, n"):
         stream.run(stream.frame(SCHEMA).withColumnRenamed("n", "m"))
+    w.client.execute("CREATE TOPIC app.unfed")
+    (tmp_path / "unfed").mkdir()
+    unfed = Stream(w, spark, tmp_path / "unfed", "", topic="app.unfed")
+    unfed.add({"id": 1, "n": 1})
+    with pytest.raises(StreamingQueryException, match=r"topic app\.unfed has no source table"):
+        unfed.run(unfed.frame(SCHEMA))

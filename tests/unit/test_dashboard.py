@@ -71,7 +71,10 @@ def series() -> dict[str, set[str]]:
         metrics.request("POST", "/v1/api/sql", 200, 0.01)
         metrics.error("sql_syntax")
         db.run_job("claims")
-        report = PipelineReport("running", "here:1", positions={"app.events": [1]}, of_file=True)
+        report = PipelineReport(
+            "running", "here:1", positions={"app.events": [1]}, of_file=True,
+            input_rows_per_second=1.0, processed_rows_per_second=2.0,
+        )  # fmt: skip
         db.engine.pipeline_reports.put("app.p", report)
         db.engine.replication.carrier = Carrier()
         families = list(text_string_to_metric_families(metrics.render().decode()))

@@ -43,6 +43,10 @@ JOBS: dict[str, SparkJob] = {
     "alter topic ev add source t on any with (payload = 'key', backfill = 'spark')": Backfill(
         "ev", "t", ("insert", "update", "delete"), payload="key"
     ),
+    "alter topic ev add source t on insert with (backfill = 'spark', dry_run = TRUE)": Backfill(
+        "ev", "t", ("insert",), dry_run=True
+    ),
+    "COPY TOPIC ev TO 'out' (FORMAT json, DRY_RUN)": CopyTopic("ev", "out", FileFormat.JSON, dry_run=True),
     "COPY topic FROM 'x' (FORMAT json, MULTILINE)": CopyFrom("topic", "x", FileFormat.JSON, multiline=True),
     "COPY TOPIC app.ev TO '/out' (FORMAT delta, DECODE, SOURCE_TABLE app.t, STARTING '{\"0\": 5}', ENDING '2026-01-01')": (
         CopyTopic("app.ev", "/out", FileFormat.DELTA, True, "app.t", '{"0": 5}', "2026-01-01")

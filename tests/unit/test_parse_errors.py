@@ -423,6 +423,11 @@ def test_refused_table_statements(sql: str, error: type[TablecastError], culprit
         ("ALTER TOPIC t ADD SOURCE x ON ANY PARTITION BY a, b", SqlSyntaxError, "unexpected text at ,"),
         ("ALTER TOPIC t ADD SOURCE x ON ANY WITH (payload = 'half')", InvalidTopic, "key, full, diff"),
         ("ALTER TOPIC t ADD SOURCE x ON ANY WITH (backfill = 'yes')", SqlSyntaxError, "TRUE or FALSE"),
+        (
+            "ALTER TOPIC t ADD SOURCE x ON ANY WITH (backfill = TRUE, dry_run = TRUE)",
+            InvalidTopic,
+            "goes with backfill = 'spark'",
+        ),
         ("ALTER TOPIC t ADD SOURCE x ON ANY WITH (payload = 'key') WHERE a", SqlSyntaxError, "in this order"),
         ("CONSUME FROM t GROUP billing", SqlSyntaxError, "single quotes"),
         ("CONSUME FROM t GROUP ''", SqlSyntaxError, "1 to 255 bytes"),

@@ -23,7 +23,7 @@ def test_all_of_it() -> None:
            SELECT c.name, sum(amount) AS total FROM TOPIC app.order_events AS o
            JOIN TABLE crm.customers c ON o.customer = c.id WHERE c.note <> 'it''s (' GROUP BY c.name
            WITH (trigger_seconds = 0.5, starting = 'latest', dead_letter = 'app.dlq', watermark = '10 minutes',
-                 checkpoint = '/var/lib/x', max_messages = 500);"""
+                 checkpoint = '/var/lib/x', max_messages = 500, fail_on_data_loss = false);"""
     )
     assert isinstance(statement, s.CreatePipeline)
     assert (statement.name, statement.target) == (s.TableName("app", "revenue"), s.TableName("app", "by_day"))
@@ -37,7 +37,7 @@ def test_all_of_it() -> None:
         "SELECT c.name, sum(amount) AS total FROM `order_events` AS o "
         "JOIN `customers` c ON o.customer = c.id WHERE c.note <> 'it''s (' GROUP BY c.name"
     )
-    assert statement.options == PipelineOptions(0.5, "latest", "app.dlq", "_ts 10 minutes", "/var/lib/x", 500)
+    assert statement.options == PipelineOptions(0.5, "latest", "app.dlq", "_ts 10 minutes", "/var/lib/x", 500, False)
 
 
 def test_what_is_left_out_has_its_default() -> None:
@@ -148,6 +148,7 @@ def test_queries_that_are_refused(query: str, error: type[TablecastError], culpr
         ("(trigger_seconds = 100000)", "from 0 to 86400"),
         ("(trigger_seconds = 'x')", "number of seconds"),
         ("(max_messages = 0)", "from 1"),
+        ("(fail_on_data_loss = 'no')", "TRUE or FALSE"),
         ("(dead_letter = 'a.b.c')", "namespace.topic"),
         ("(starting = 'latest', starting = 'latest')", "twice"),
     ],

@@ -10,14 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tablecast.errors import CorruptData, InvalidPipeline, TypeMismatch
+from tablecast.core.shown import MAX_SHOWN_CHARS, shown
+from tablecast.errors import CorruptData, InvalidPipeline, OffsetOutOfRange, TypeMismatch
 from tablecast.model.schema import Column, ColumnType, Default, DefaultKind, TableKind, TableSchema, TypeName
 from tablecast.spark import pipeline, table, topic
-from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged, PipelineTaken, make_durable
+from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged, PipelineTaken
 from tablecast.spark.pipelines.declare import load_file
 from tablecast.spark.pipelines.definition import of_declared
-from tablecast.spark.pipelines.judging import MAX_SHOWN_CHARS, Judge, shown
-from tablecast.spark.pipelines.reason import reason
+from tablecast.spark.pipelines.judging import Judge
+from tablecast.spark.pipelines.life import told
+from tablecast.spark.pipelines.reason import cause, reason
 
 # --- checkpoints ---
 
@@ -62,14 +64,6 @@ def test_a_damaged_marker(tmp_path: Path) -> None:
     (tmp_path / "pipeline.json").write_text("{")
     with pytest.raises(CorruptData, match="--restart-from-start"):
         Checkpoint(tmp_path, "app.p").prepared(definition("a"))
-
-
-def test_making_durable_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "3").write_text("v1")
-    make_durable(tmp_path, 3)
-    make_durable(tmp_path, 4)  # kept elsewhere
-    make_durable(tmp_path / "nothing", 0)
 
 
 # --- files ---
@@ -252,6 +246,16 @@ def test_what_a_letter_shows() -> None:
 )
 def test_reasons(text: str, told: str) -> None:
     assert reason(RuntimeError(text)) == told
+
+
+def test_what_an_error_comes_down_to() -> None:
+    wrapped = RuntimeError(
+        "[STREAM_FAILED] x\ntablecast.errors.OffsetOutOfRange: partition 0 of app.x: gone\n\tat java"
+    )
+    assert cause(wrapped) == cause(OffsetOutOfRange("gone")) == "OffsetOutOfRange"
+    assert "fail_on_data_loss = FALSE" in told(wrapped)
+    assert cause(RuntimeError("tablecast is well")) is None
+    assert told(RuntimeError("x")) == "RuntimeError: x"
 
 
 def test_our_own_errors_tell_themselves() -> None:

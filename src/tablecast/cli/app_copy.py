@@ -116,6 +116,7 @@ def copy_to(
     ending: Annotated[
         str | None, typer.Option("--ending", metavar="latest|OFFSETS|TIME", help="Where this run ends.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be written, write nothing.")] = False,
     commit_rows: CommitRows = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -126,7 +127,7 @@ def copy_to(
 
     options = {
         "FORMAT": file_format, "DECODE": decode or None, "STARTING": starting, "ENDING": ending,
-        "COMMIT_ROWS": commit_rows,
+        "DRY_RUN": dry_run or None, "COMMIT_ROWS": commit_rows,
     }  # fmt: skip
     named = f", SOURCE_TABLE {source_table}" if source_table else ""
     text = statement(f"COPY TOPIC {topic} TO {quoted(directory)}", options)
@@ -159,6 +160,7 @@ def backfill(
         str | None, typer.Option("--partition-by", metavar="EXPRESSION", help="What decides the partition.")
     ] = None,
     payload: Annotated[Payload, typer.Option("--payload", help="What a message says.")] = Payload.FULL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages, add nothing.")] = False,
     master: Master = "local[*]",
     conf: Conf = None,
     output: Output = Format.TABLE,
@@ -168,6 +170,6 @@ def backfill(
 
     filtered = f" WHERE {where}" if where else ""
     spread = f" PARTITION BY {partition_by}" if partition_by else ""
-    options = f"payload = '{payload}', backfill = 'spark'"
+    options = f"payload = '{payload}', backfill = 'spark'" + (", dry_run = TRUE" if dry_run else "")
     text = f"ALTER TOPIC {topic} ADD SOURCE {table} ON {on}{filtered}{spread} WITH ({options})"
     run(Request(target, text, master, tuple(conf or ()), output))

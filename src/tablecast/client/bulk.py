@@ -46,7 +46,7 @@ from tablecast.errors import (
     TooManyRequests,
     Unreachable,
 )
-from tablecast.model.pipeline import LoadLetter
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.spark_job import Backfill
 
 __all__ = ["BulkClient", "LoadBegun", "LoadDone", "PartStaged", "Server", "SnapshotOpened", "TopicInfo"]
@@ -214,13 +214,15 @@ class BulkClient:
         parts: Sequence[tuple[int, str]],
         *,
         dead_letters: Sequence[LoadLetter] = (),
+        duplicates: DuplicateLetters | None = None,
         patience_seconds: float = COMMIT_SECONDS,
     ) -> LoadDone:
         """Commits these (part, attempt) as one commit, and with them what could not be loaded, as messages of a
-        dead-letter topic. Waits for as long as the server works on it, at most `patience_seconds`, over as many
-        connections as it takes."""
+        dead-letter topic; with `duplicates`, also rows to be inserted whose key is there already. Waits for as long as
+        the server works on it, at most `patience_seconds`, over as many connections as it takes."""
         letters = {"dead_letters": list(dead_letters)} if dead_letters else {}
-        body = wire.request({"parts": [list(part) for part in parts], **letters})
+        aside = {} if duplicates is None else {"duplicates": duplicates}
+        body = wire.request({"parts": [list(part) for part in parts], **letters, **aside})
         path = f"{_API}/loads/{quote(load_id, safe='')}/commit"
         return _decoded(self._call("POST", path, body, patience_seconds=patience_seconds), LoadDone)
 

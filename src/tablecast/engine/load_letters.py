@@ -5,23 +5,28 @@ A letter's payload says what was the matter, and holds the row:
 
     {"_table": target, "_rejected": {pipeline, batch_id, code, column, reason}, "row": {column: value, …}}
 
+A row whose key is there already is known to be one only when the load is decided, against the table as it is then: its
+letter is written there and then, and says `duplicate_key`.
+
 Only a topic without sources takes letters: on one that tells the changes of tables they would not be changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from tablecast.codec.log import MessageClass
 from tablecast.core.routing import Append, content_hash, partition_of
-from tablecast.engine.catalog import Catalog
+from tablecast.core.shown import shown
+from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Command, Decision, View
-from tablecast.errors import InvalidTopic, TooLarge
+from tablecast.errors import DuplicateKey, InvalidTopic, TooLarge
 from tablecast.model.change import Op
-from tablecast.model.pipeline import LoadLetter
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.topic import PayloadMode, Topic
 
 MAX_LETTERS = 10_000  # of one load: more bad rows than that are a wrong query, not bad rows
@@ -29,8 +34,7 @@ MAX_LETTERS = 10_000  # of one load: more bad rows than that are a wrong query, 
 
 def letter_appends(catalog: Catalog, source_table: str, letters: Sequence[LoadLetter]) -> list[Append]:
     """Raises UnknownTopic, InvalidTopic or TooLarge."""
-    if len(letters) > MAX_LETTERS:
-        raise TooLarge(f"a load takes at most {MAX_LETTERS} dead letters, not {len(letters)}", limit=MAX_LETTERS)
+    check_number(len(letters))
     said = MessageClass(source_table, Op.INSERT, PayloadMode.FULL, None)
     found: dict[tuple[int, int], Append] = {}
     for letter in letters:
@@ -42,6 +46,19 @@ def letter_appends(catalog: Catalog, source_table: str, letters: Sequence[LoadLe
         append.payloads.append(payload)
         append.hashes.append(content_hash(Op.INSERT, payload))
     return list(found.values())
+
+
+def check_number(letters: int) -> None:
+    """Raises TooLarge."""
+    if letters > MAX_LETTERS:
+        raise TooLarge(f"a load takes at most {MAX_LETTERS} dead letters, not {letters}", limit=MAX_LETTERS)
+
+
+def duplicate_letter(to: DuplicateLetters, table: Table, values: Mapping[str, Any], error: DuplicateKey) -> LoadLetter:
+    """`values` are those that the load gave."""
+    row = shown(values)
+    key = msgspec.json.encode([row.get(name) for name in table.schema.primary_key]).decode()
+    return LoadLetter(to.topic, to.pipeline, error.message, row, key, error.code, None, to.batch_id)
 
 
 def _taking(catalog: Catalog, name: str) -> Topic:
@@ -76,4 +93,5 @@ class WithLetters:
     def decide(self, view: View) -> Decision:
         decision = self.command.decide(view)
         decision.letters = decision.letters + letter_appends(view.catalog, self.source_table, self.letters)
+        check_number(sum(len(append.keys) for append in decision.letters))
         return decision

@@ -3,7 +3,7 @@
 Each row is one of four operations: insert (its key must be new), upsert, update (its row must be there) and delete (of
 nothing is fine). In the modes insert, upsert and delete all rows are the same; in the mode changes a column says which,
 and rows are applied in their order, each on what those before it left. A row that cannot be fails the whole load, with
-an error that says where it stands.
+an error that says where it stands; unless it is an insert of a key that is there, and the load has a place for those.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tablecast.codec.rows import Defaults, Row
 from tablecast.engine.arrow_rows import arrow_rows, named_indexes, overwritten
 from tablecast.engine.catalog import Table
 from tablecast.engine.decision import Decision, RowView
+from tablecast.engine.load_letters import check_number, duplicate_letter, letter_appends
 from tablecast.engine.rows import (
     RunBuilder,
     Written,
@@ -30,8 +31,9 @@ from tablecast.engine.rows import (
     encode_rows,
     is_live,
 )
-from tablecast.errors import InvalidPart, InvalidRequest, MissingRow, TablecastError, TooLarge
+from tablecast.errors import DuplicateKey, InvalidPart, InvalidRequest, MissingRow, TablecastError, TooLarge
 from tablecast.model.change import ChangeRun, Op
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.storage.base import Family
 
 MAX_LOAD_ROWS = 1_000_000  # rows in one load of kind rows: all are in memory until their commit
@@ -73,14 +75,22 @@ def _batches(path: str) -> Iterator[pa.RecordBatch]:
 class RowsBuilder:
     """Parts → one `LoadRows`. All that can be done without knowing other rows is done here, in the caller's thread."""
 
-    def __init__(self, table: Table, owner: str | None, mode: str, op_column: str | None, values: Defaults) -> None:
+    def __init__(
+        self,
+        table: Table,
+        owner: str | None,
+        mode: str,
+        op_column: str | None,
+        values: Defaults,
+        duplicates: DuplicateLetters | None = None,
+    ) -> None:
         self._table = table
         self._mode = mode
         self._op_column = op_column
         self._values = values
         self._prefix = table.codec.prefix(owner)
         schema = table.schema
-        self._load = LoadRows(schema.table_id, schema.version, owner)
+        self._load = LoadRows(schema.table_id, schema.version, owner, duplicates)
 
     def build(self, parts: Sequence[RowsPart]) -> LoadRows:
         size = sum(part.bytes for part in parts)
@@ -236,11 +246,13 @@ def placed_error(error: TablecastError, part: int, row: int | None) -> Tablecast
 @dataclass(slots=True)
 class LoadRows:
     """The rows of a load. `given` has rows for insert and upsert, values of the `named` columns for update, None for
-    delete; `bodies` those of the rows; `places` where each batch began: index, part, row."""
+    delete; `bodies` those of the rows; `places` where each batch began: index, part, row. `duplicates`: where rows to be
+    inserted go whose key is there; without it, one of them fails the load."""
 
     table_id: int
     version: int
     user_id: str | None
+    duplicates: DuplicateLetters | None = None
     ops: list[LoadOp] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
@@ -266,6 +278,7 @@ class LoadRows:
         runs = RunBuilder(table, self.user_id)
         now: dict[bytes, Row | None] = {}
         indexes: dict[tuple[str, ...], list[int]] = {}
+        letters: list[LoadLetter] = []
         changed = 0
         stored = view.get_many(Family.ROWS, self.keys)
         for i, (op, key, given, value) in enumerate(zip(self.ops, self.keys, self.given, stored, strict=True)):
@@ -281,13 +294,23 @@ class LoadRows:
             try:
                 after = self._after(table, op, existing, given, columns, indexes[columns])
             except TablecastError as e:
-                raise placed_error(e, *self._place(i)) from e
+                if self.duplicates is None or not isinstance(e, DuplicateKey):
+                    raise placed_error(e, *self._place(i)) from e
+                letters.append(duplicate_letter(self.duplicates, table, self._given(table, i), e))
+                check_number(len(letters))  # here, so that a load of nothing else does not pile them up
+                continue
             if existing is None and after is None:
                 continue
             runs.add(Op.INSERT if existing is None else Op.DELETE if after is None else Op.UPDATE, key, existing, after)
             now[key] = after
             changed += 1
-        return Decision(Written(view.seq, changed), runs.done())
+        told = letter_appends(view.catalog, table.schema.full_name, letters)
+        return Decision(Written(view.seq, changed), runs.done(), letters=told)
+
+    def _given(self, table: Table, index: int) -> dict[str, Any]:
+        """What the load said of a row to be inserted, without the defaults."""
+        held = dict(zip(table.schema.column_names, table.codec.values(self.given[index]), strict=True))
+        return {name: held[name] for name in self.named[index]}
 
     def _after(
         self, table: Table, op: LoadOp, existing: Row | None, given: Any, columns: tuple[str, ...], indexes: list[int]

@@ -54,7 +54,7 @@ from tablecast.engine.load_sealed import (
 from tablecast.engine.retention import Removed
 from tablecast.engine.staging import Description, Directory, found_loads, read_part, sst_of, take_out_rows
 from tablecast.errors import CorruptData, InvalidPart, InvalidRequest, StaleLoad, UnknownLoad
-from tablecast.model.pipeline import LoadLetter
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.schema import Actor, Role, TableSchema
 from tablecast.model.topic import Route
 
@@ -345,11 +345,16 @@ class Loads:
     # --- ending ---
 
     def commit(
-        self, load_id: str, parts: Sequence[tuple[int, str]], letters: Sequence[LoadLetter] = ()
+        self,
+        load_id: str,
+        parts: Sequence[tuple[int, str]],
+        letters: Sequence[LoadLetter] = (),
+        duplicates: DuplicateLetters | None = None,
     ) -> LoadCommitted:
         """Commits these (part, attempt), in this order, and nothing else that was staged. None: an empty load.
 
-        `letters` are rows that could not be loaded: they go to their dead-letter topic in the same commit."""
+        `letters` are rows that could not be loaded: they go to their dead-letter topic in the same commit. So do rows
+        whose key is there already, if `duplicates` says where to."""
         load = self._find(load_id)
         with load.ending:
             done = self._recall(load.name)
@@ -357,8 +362,8 @@ class Loads:
                 self._require_staged(load, parts)
                 load.active_ms = self._engine.now_ms()
                 if load.about.kind == "rows":
-                    done = self._commit_rows(load, parts, letters)
-                elif letters:
+                    done = self._commit_rows(load, parts, letters, duplicates)
+                elif letters or duplicates is not None:
                     raise InvalidRequest("dead letters go with loads of kind rows")
                 else:
                     done = self._commit_sealed(load, parts)
@@ -381,9 +386,15 @@ class Loads:
                 raise InvalidPart(f"part {part}, attempt {attempt!r}, was not staged", part=part, attempt=attempt)
 
     def _commit_rows(
-        self, load: _Load, parts: Sequence[tuple[int, str]], letters: Sequence[LoadLetter]
+        self,
+        load: _Load,
+        parts: Sequence[tuple[int, str]],
+        letters: Sequence[LoadLetter],
+        duplicates: DuplicateLetters | None,
     ) -> LoadCommitted:
         about, engine = load.about, self._engine
+        if duplicates is not None and about.mode != "insert":
+            raise InvalidRequest(f"duplicates are put aside by loads of mode insert, not {about.mode}")
         files = [RowsPart(p, str(load.directory.part(p, a)), load.parts[p, a]) for p, a in parts]
 
         def attempt() -> LoadCommitted:
@@ -391,9 +402,10 @@ class Loads:
             if table is None:
                 raise StaleLoad("the table was dropped since the load began")
             values = StatementValues(engine.now_ms, engine.ids, about.actor.user_id)
-            builder = RowsBuilder(table, row_owner(about.actor, table.schema), about.mode, about.op_column, values)
+            owner = row_owner(about.actor, table.schema)
+            builder = RowsBuilder(table, owner, about.mode, about.op_column, values, duplicates)
             command: Command = builder.build(files)
-            if letters:
+            if letters or duplicates is not None:
                 command = WithLetters(command, table.schema.full_name, letters)
             done: LoadCommitted = engine.execute(OncePerBatch(load.name, command))
             return done

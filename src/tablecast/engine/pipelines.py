@@ -125,6 +125,7 @@ class PipelineReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
+    skipped: int = 0  # messages that were gone before they were read, of a pipeline that may go on then
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
     batch_id: int | None = None

@@ -133,7 +133,7 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         "*name TEXT, target TEXT, sql TEXT, desired_state TEXT, state TEXT, input_rows_per_second DOUBLE, "
         "processed_rows_per_second DOUBLE, rows_in BIGINT, rows_out BIGINT, rejected BIGINT, lag BIGINT, "
         "batch_id BIGINT, last_error TEXT, last_batch_at TIMESTAMP, restarts BIGINT, runner TEXT, definition TEXT, "
-        "inputs TEXT",
+        "inputs TEXT, skipped BIGINT",
     ),
     (
         rows.live_queries, Role.DBA,

@@ -177,6 +177,7 @@ def pipelines(engine: Engine) -> Rows:
             report.runner if report is not None and fresh else None,
             None if pipeline is None else msgspec.json.encode(pipeline).decode(),
             ", ".join(positions if pipeline is None else (given.name for given in pipeline.inputs)),
+            None if report is None else report.skipped,
         )  # fmt: skip
 
 

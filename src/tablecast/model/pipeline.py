@@ -38,6 +38,7 @@ class PipelineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     watermark: str | None = None
     checkpoint: str | None = None
     max_messages: int | None = None  # of one topic in one batch
+    fail_on_data_loss: bool = True  # what to do when retention was faster
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -84,4 +85,12 @@ class LoadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str = "[]"
     code: str = "type_mismatch"
     column: str | None = None
+    batch_id: int = 0
+
+
+class DuplicateLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the rows of a load go whose key is there already: only its commit knows which they are."""
+
+    topic: str
+    pipeline: str
     batch_id: int = 0

@@ -57,6 +57,7 @@ class CopyTopic(msgspec.Struct, frozen=True, tag="copy_topic", omit_defaults=Tru
     starting: str = "earliest"
     ending: str = "latest"
     commit_rows: int | None = None
+    dry_run: bool = False
 
 
 class AuditTopic(msgspec.Struct, frozen=True, tag="audit_topic"):
@@ -74,6 +75,7 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill", omit_defaults=True):
     filter: str | None = None
     partition_by: str | None = None
     payload: str = "full"
+    dry_run: bool = False
 
 
 SparkJob = CopyFrom | CopyTopic | AuditTopic | Backfill

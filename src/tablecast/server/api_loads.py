@@ -21,7 +21,7 @@ from tablecast.engine.loads import LoadCommitted, LoadInfo, OpenLoad
 from tablecast.engine.staging import MAX_PART_NUMBER
 from tablecast.errors import InvalidRequest, TablecastError, UnknownLoad
 from tablecast.model.change import Op
-from tablecast.model.pipeline import LoadLetter
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.schema import Role
 from tablecast.model.topic import PayloadMode, Route
 from tablecast.server.answers import accepted, answer
@@ -64,10 +64,12 @@ class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Part and attempt of each that is to be committed, in this order; none for an empty load. `dead_letters` are rows
-    that could not be loaded: they become messages in the same commit."""
+    that could not be loaded: they become messages in the same commit. So do rows of a load of mode insert whose key is
+    there already, if `duplicates` says where to."""
 
     parts: list[tuple[Part, str]]
     dead_letters: list[LoadLetter] = []
+    duplicates: DuplicateLetters | None = None
 
 
 class CommittedOut(msgspec.Struct, frozen=True):
@@ -183,7 +185,7 @@ async def commit(call: Call) -> Response:
     request, _ = await call.decoded(_commit)
     load_id = call.path["load"]
     _may_load(call, load_id)
-    committed = await call.services.loads.commit(load_id, request.parts, request.dead_letters)
+    committed = await call.services.loads.commit(load_id, request.parts, request.dead_letters, request.duplicates)
     return answer(_committed(committed), accepted(call.headers))
 
 

@@ -357,8 +357,18 @@ def _pipelines(engine: Engine) -> list[Metric]:
     rows = list(islice(SYSTEM_TABLES["pipelines"].dicts(engine), MAX_TOPIC_LABELS))
     fields = {
         "tablecast_pipeline_lag_messages": ("Messages it has not read yet.", "lag"),
+        "tablecast_pipeline_rows_in": ("Messages read since it was started.", "rows_in"),
         "tablecast_pipeline_rows_out": ("Rows written since it was started.", "rows_out"),
         "tablecast_pipeline_rejected_rows": ("Dead letters since it was started.", "rejected"),
+        "tablecast_pipeline_skipped_messages": ("Messages that were gone before it read them.", "skipped"),
+        "tablecast_pipeline_input_rows_per_second": (
+            "Messages that arrived, of its last batch.",
+            "input_rows_per_second",
+        ),
+        "tablecast_pipeline_processed_rows_per_second": (
+            "Messages that it worked off, of its last batch.",
+            "processed_rows_per_second",
+        ),
         "tablecast_pipeline_restarts": ("Starts after a failure.", "restarts"),
     }
     running: dict[Place, float] = {(row["name"],): row["state"] == "running" for row in rows}

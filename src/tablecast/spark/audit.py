@@ -42,6 +42,7 @@ from tablecast.spark.progress import Watcher
 EXAMPLES = 10  # keys that are named for each source
 SPLITS = 32  # ranges of a table's snapshot, at most
 COVERED, MISSING, DIFFERING, EXTRA, UNJUDGED = "covered", "missing", "differing", "extra", "unjudged"
+_NOTHING = "nothing"
 _WRONG = (MISSING, DIFFERING, EXTRA)
 
 
@@ -87,8 +88,17 @@ def audit(spark: SparkSession, server: Server, job: AuditTopic, watcher: Watcher
             findings.append(auditing.source(topic.routes[0][0], table, routes))
     sound = all(finding.is_sound for finding in findings)
     rows = [finding.answer(job.topic) for finding in findings]
-    message = f"AUDIT {job.topic}: {'sound' if sound else 'NOT SOUND'}"
+    message = f"AUDIT {job.topic}{_left_open(findings)}: {'sound' if sound else 'NOT SOUND'}"
     return Result.of_rows(_COLUMNS, _TYPES, rows, message=message)
+
+
+def _left_open(findings: Sequence[Finding]) -> str:
+    """What the verdict says nothing about: a topic of which nothing could be judged is not to be taken for one that was."""
+    rows = sum(finding.unjudged for finding in findings)
+    sources = sum(finding.judged_by.startswith(_NOTHING) for finding in findings)
+    left = [f"{rows:,} rows not judged"] if rows else []
+    left += [f"{sources} source{'s' if sources > 1 else ''} not judged"] if sources else []
+    return f" ({', '.join(left)})" if left else ""
 
 
 @dataclass
@@ -141,7 +151,7 @@ class _Auditing:
         route = next((each for each in routes if {Op.INSERT, Op.UPDATE} <= set(each.ops)), None)
         why_not = _not_judged(topic, table, route)
         if route is None or why_not is not None:
-            return Finding(table.full_name, f"nothing: {why_not}")
+            return Finding(table.full_name, f"{_NOTHING}: {why_not}")
         snapshot = self.client.open_snapshot(table.full_name, splits=SPLITS)
         try:
             return _Source(self, snapshot, route).finding()

@@ -17,6 +17,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -41,12 +42,17 @@ ATTEMPTS = 4  # at a backfill whose snapshot, load or plan is gone before it is 
 JOB = "job:backfill:"
 
 Parts = Sequence[tuple[int, str]]
+T = TypeVar("T")
 
 
 def backfill(spark: SparkSession, server: Server, job: Backfill, watcher: Watcher) -> Result:
     writer_id = f"{JOB}{uuid.uuid4()}"  # another one each time: a source may be dropped, and added again
     with BulkClient(server) as client:
-        done = _Backfilling(client, spark, job, writer_id, watcher).done()
+        backfilling = _Backfilling(client, spark, job, writer_id, watcher)
+        if job.dry_run:
+            count = backfilling.counted()
+            return Result.of_write(count, f"ADD SOURCE, dry run: {count}", None)
+        done = backfilling.done()
     return Result.of_write(done.row_count, f"ADD SOURCE {done.row_count}", done.seq)
 
 
@@ -64,6 +70,16 @@ class _Backfilling:
                 return self._attempt()
         return self._attempt()
 
+    def counted(self) -> int:
+        """How many messages there would be, of the rows as they are now. The server hears of it as of a load that is given
+        up, so what it would refuse it refuses."""
+        load = self.client.begin_backfill(self.job, self.writer_id)
+        try:
+            return sum(self._of_ranges(load, CountRanges, int))
+        finally:
+            with contextlib.suppress(TablecastError):
+                self.client.abort_load(load.load_id)
+
     def _attempt(self) -> LoadDone:
         load = self.client.begin_backfill(self.job, self.writer_id)
         if load.committed is not None:
@@ -76,16 +92,19 @@ class _Backfilling:
             raise
 
     def _staged(self, load: LoadBegun) -> Parts:
+        return sorted(part for parts in self._of_ranges(load, TellRanges, list[tuple[int, str]]) for part in parts)
+
+    def _of_ranges(self, load: LoadBegun, work: type[OfRanges], told_as: type[T]) -> list[T]:
+        """What tasks say of each range of a snapshot that is taken now."""
         snapshot = self.client.open_snapshot(self.job.table, splits=_ranges(self.spark))
         try:
             count = len(snapshot.ranges)
             self.watcher.began(f"ADD SOURCE {self.job.table}", count, "ranges")
             numbers = self.spark.range(0, count, 1, count)
-            telling = TellRanges(self.client.server, load, snapshot)
             with explained(), moving(self.spark, self.watcher, 0, count, 0):
-                told = map_arrow(numbers, telling, "parts string").collect()
+                told = map_arrow(numbers, work(self.client.server, load, snapshot), "told string").collect()
             self.watcher.reached(count, 0)
-            return sorted(part for row in told for part in msgspec.json.decode(row.parts, type=list[tuple[int, str]]))
+            return [msgspec.json.decode(row.told, type=told_as) for row in told]
         finally:
             with contextlib.suppress(TablecastError):
                 self.client.close_snapshot(snapshot.snapshot_id)
@@ -97,8 +116,8 @@ def _ranges(spark: SparkSession) -> int:
 
 
 @dataclass(frozen=True)
-class TellRanges:
-    """Travels to the executors: messages of the rows of some ranges, staged. Gives back which parts each became."""
+class OfRanges:
+    """Travels to the executors: does something with the rows of some ranges, and gives back what it says of each."""
 
     server: Server
     load: LoadBegun
@@ -108,12 +127,43 @@ class TellRanges:
         settle()
         with BulkClient(self.server) as client:
             for batch in batches:
-                told = [msgspec.json.encode(self._staged(client, n)).decode() for n in batch.column(0).to_pylist()]
-                yield pa.RecordBatch.from_arrays([pa.array(told, pa.string())], names=["parts"])
+                told = [msgspec.json.encode(self._done(client, n)).decode() for n in batch.column(0).to_pylist()]
+                yield pa.RecordBatch.from_arrays([pa.array(told, pa.string())], names=["told"])
 
-    def _staged(self, client: BulkClient, number: int) -> Parts:
-        load, snapshot = self.load, self.snapshot
-        start, end = snapshot.ranges[number]
-        sealer = MessageSealer(load.table, load.routes, load.load_number)
-        rows = client.read_snapshot(snapshot.snapshot_id, start, end)
-        return send_parts(client, load, sealer, rows, Task(number, current_task().attempt)).parts
+    def _done(self, client: BulkClient, number: int) -> Parts | int:
+        start, end = self.snapshot.ranges[number]
+        rows = client.read_snapshot(self.snapshot.snapshot_id, start, end)
+        sealer = MessageSealer(self.load.table, self.load.routes, self.load.load_number)
+        return self.of_range(client, number, sealer, rows)
+
+    def of_range(
+        self, client: BulkClient, number: int, sealer: MessageSealer, rows: Iterator[pa.RecordBatch]
+    ) -> Parts | int:
+        raise NotImplementedError
+
+
+class TellRanges(OfRanges):
+    """Messages, staged: which parts they became."""
+
+    def of_range(
+        self, client: BulkClient, number: int, sealer: MessageSealer, rows: Iterator[pa.RecordBatch]
+    ) -> Parts | int:
+        return send_parts(client, self.load, sealer, rows, Task(number, current_task().attempt)).parts
+
+
+class CountRanges(OfRanges):
+    """Messages, made and thrown away: how many they were."""
+
+    def of_range(
+        self, client: BulkClient, number: int, sealer: MessageSealer, rows: Iterator[pa.RecordBatch]
+    ) -> Parts | int:
+        for batch in rows:
+            sealer.add(batch, _nowhere)
+            if sealer.full:
+                sealer.part(_nowhere)
+        sealer.part(_nowhere)
+        return sealer.messages
+
+
+def _nowhere(topic_id: int, partition: int, count: int, batch: bytes) -> None:
+    pass

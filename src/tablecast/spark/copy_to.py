@@ -52,6 +52,7 @@ from tablecast.storage.home import sync_directory, sync_tree
 COMMIT_ROWS = 5_000_000  # messages of a batch: what is not committed is done again after a kill
 HIDDEN = "_tablecast"
 OFFSETS_FILE = "_tablecast.json"
+ARCHIVE_FILE = "archive.json"
 _BATCH = re.compile(r"batch=(\d{6,})\Z")
 
 
@@ -91,9 +92,11 @@ def copy_to(spark: SparkSession, server: Server, job: CopyTopic, watcher: Watche
     with BulkClient(server) as client:
         topic, _ = described(client, job.topic)
         job = msgspec.structs.replace(job, topic=topic.name)
-        known = _claimed(directory, job, topic.topic_id)
-        copying = _Copying(client, spark, job, known, _keeper(directory, job), watcher)
-        return copying.run()
+        known = _known(directory, job, topic.topic_id)
+        archive = _claimed(directory, job, topic.topic_id) if known is None and not job.dry_run else known
+        keeper = _Nothing() if archive is None else _keeper(directory, job)
+        copying = _Copying(client, spark, job, archive or _wanted(job, topic.topic_id), keeper, watcher)
+        return copying.counted() if job.dry_run else copying.run()
 
 
 def local_path(target: str) -> Path:
@@ -115,11 +118,23 @@ def _keeper(directory: Path, job: CopyTopic) -> Keeper:
     return FileKeeper(directory, job.format)
 
 
-def _claimed(directory: Path, job: CopyTopic, topic_id: int) -> Archive:
-    """What the directory is for: this job, from its first run on."""
-    hidden = directory / HIDDEN
-    file = hidden / "archive.json"
-    wanted = Archive(job.topic, topic_id, job.format, job.decode, job.source_table, job.starting)
+class _Nothing:
+    """The keeper of a directory that is not there yet, and that a dry run does not make."""
+
+    def last(self) -> Span | None:
+        return None
+
+    def keep(self, messages: DataFrame, span: Span) -> None:
+        raise NotImplementedError
+
+
+def _wanted(job: CopyTopic, topic_id: int) -> Archive:
+    return Archive(job.topic, topic_id, job.format, job.decode, job.source_table, job.starting)
+
+
+def _known(directory: Path, job: CopyTopic, topic_id: int) -> Archive | None:
+    """What the directory holds, if that is what is wanted; None if it is free. Raises Conflict."""
+    file, wanted = directory / HIDDEN / ARCHIVE_FILE, _wanted(job, topic_id)
     if file.exists():
         found = msgspec.json.decode(file.read_bytes(), type=Archive)
         if msgspec.structs.replace(found, starting=wanted.starting) != wanted:
@@ -131,8 +146,14 @@ def _claimed(directory: Path, job: CopyTopic, topic_id: int) -> Archive:
         return found
     if directory.exists() and any(directory.iterdir()):
         raise Conflict(f"{directory} is not empty, and holds no copy of a topic", path=str(directory))
+    return None
+
+
+def _claimed(directory: Path, job: CopyTopic, topic_id: int) -> Archive:
+    """The directory is for this job, from its first run on."""
+    hidden, wanted = directory / HIDDEN, _wanted(job, topic_id)
     hidden.mkdir(parents=True)
-    write_whole(file, msgspec.json.encode(wanted))
+    write_whole(hidden / ARCHIVE_FILE, msgspec.json.encode(wanted))
     return wanted
 
 
@@ -154,6 +175,16 @@ class _Copying:
                 self.keeper.keep(self._messages(span), span)
             self.watcher.reached(sum(span.end.values()) - before, 0)
         return self._result(sum(ends.values()) - before)
+
+    def counted(self) -> Result:
+        """What `run` would do now. Raises OffsetOutOfRange as it would."""
+        start, number, ends = self._planned()
+        if start != ends:
+            resolve(position("STARTING", _json(start)), self.job.topic, self._described(None)[1])
+        spans = list(self._spans(start, number, ends))
+        messages = sum(span.rows for span in spans)
+        row = (self.job.topic, messages, number + len(spans), self.job.target)
+        return Result.of_rows(_COLUMNS, _TYPES, [row], message=f"COPY TOPIC, dry run: {messages}", row_count=messages)
 
     def _planned(self) -> tuple[Offsets, int, Offsets]:
         """Where to begin, the number of the next batch, and where to end."""

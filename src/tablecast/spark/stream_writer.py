@@ -25,16 +25,18 @@ from pyspark.sql.types import StructType
 from tablecast.client.bulk import BulkClient, LoadBegun
 from tablecast.errors import InvalidRequest, StaleLoad
 from tablecast.spark.committing import abort_loads, commit_parts, staged_of
+from tablecast.spark.durable import local_place, make_durable
 from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
 from tablecast.spark.task import Staged, current_batch, current_task
+from tablecast.spark.topic_target import into_table
 from tablecast.spark.worker import settle
 from tablecast.spark.write_options import WriteOptions, refuse_writer_id, write_options
 
 REMEMBERED_SECONDS = 60.0  # that a DataFrame fits a table: the server judges every batch anyway
 
-_fitted: dict[tuple[WriteOptions, str], tuple[float, Fit]] = {}
+_fitted: dict[tuple[WriteOptions, str], tuple[float, tuple[WriteOptions, Fit]]] = {}
 
 
 def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool = False) -> StreamTableWriter:
@@ -45,10 +47,10 @@ def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool =
         raise InvalidRequest(
             f'outputMode("complete") tells every row again in each batch: that goes with mode upsert, not {options.mode}'
         )
-    return StreamTableWriter(options, _fit(options, frame))
+    return StreamTableWriter(*_fit(options, frame))
 
 
-def _fit(options: WriteOptions, frame: StructType) -> Fit:
+def _fit(options: WriteOptions, frame: StructType) -> tuple[WriteOptions, Fit]:
     key, now = (options, frame.json()), time.monotonic()
     known = _fitted.get(key)
     if known is None or now - known[0] > REMEMBERED_SECONDS:
@@ -57,11 +59,13 @@ def _fit(options: WriteOptions, frame: StructType) -> Fit:
     return known[1]
 
 
-def _checked(options: WriteOptions, frame: StructType) -> Fit:
-    with _client(options) as client:
+def _checked(given: WriteOptions, frame: StructType) -> tuple[WriteOptions, Fit]:
+    """The options with the table named, and how the DataFrame fits it."""
+    with _client(given) as client:
+        options = into_table(given, client)
         snapshot = client.open_snapshot(options.table)
         client.close_snapshot(snapshot.snapshot_id)
-    return fit(frame, snapshot.table, options.mode, options.op_column)
+    return options, fit(frame, snapshot.table, options.mode, options.op_column)
 
 
 def _client(options: WriteOptions) -> BulkClient:
@@ -110,8 +114,15 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
                 f"the load of batch {batchId} was begun anew while its tasks were at work, because {self._options.table} "
                 "was changed: nothing of it was written; start the query again"
             )
+        self._make_durable(batchId)
         with _client(self._options) as client:
             commit_parts(client, loads.pop(), staged)
+
+    def _make_durable(self, batch_id: int) -> None:
+        """Of a checkpoint on this machine, the driver's. Spark does not say where it is if a setting of the session does."""
+        place = None if self._options.checkpoint is None else local_place(self._options.checkpoint)
+        if place is not None:
+            make_durable(place, batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when a batch failed."""

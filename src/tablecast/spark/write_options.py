@@ -1,13 +1,14 @@
 """Options of `df.write|writeStream.format("tablecast")`, checked on the driver.
 
-    table                     where the rows go
+    table, or topic           where the rows go: a table, or the one that feeds a topic (topic_target)
     mode                      insert (default), upsert, delete (by primary key)
     opColumn                  a column that says of each row insert, update, upsert or delete; instead of mode
     bulk                      auto (default), always, never: whether executors finish rows and messages themselves
     writerId, batchId         of a batch job: writes done under the same two are done once, however often they are run
 
 A stream is known by its query id, which its checkpoint keeps, and its batches are numbered by Spark: there is nothing to
-give. A writerId on a stream is refused: with a new checkpoint, batch ids would begin again and be taken for replays.
+give. A writerId on a stream is refused: with a new checkpoint, batch ids would begin again and be taken for replays. Its
+checkpointLocation is an option of Spark's; it is looked at to make it durable before a commit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_WRITER_ID_BYTES = 200  # it is part of a key, kept for every writer of a tab
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`mode` is `changes` when rows carry their op."""
+    """`mode` is `changes` when rows carry their op. `table` is empty while there is a `topic` to be asked for it."""
 
     server: Server
     table: str
@@ -39,26 +40,26 @@ class WriteOptions:
     bulk: str = "auto"
     writer_id: str | None = None
     batch_id: int = 0
+    checkpoint: str | None = None
+    topic: str | None = None
 
 
 def write_options(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> WriteOptions:
     server = server_options(given, environment)
     topic, table = target(given)
-    if table is None:
-        raise InvalidRequest(
-            f'a topic is not written to: write to a table that is a source of {topic!r}, with option "table"'
-        )
     options = {name.lower(): text for name, text in given.items()}
     mode, op_column = _mode(options)
     return WriteOptions(
         server,
-        table,
+        table or "",
         options.get("namespace", DEFAULT_NAMESPACE),
         mode,
         op_column,
         _bulk(options, mode),
         _writer_id(options),
         _batch_id(options),
+        options.get("checkpointlocation"),
+        topic,
     )
 
 

@@ -25,6 +25,7 @@ from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
 from tablecast.spark.sending import named, send_rows
 from tablecast.spark.task import Staged, current_task
+from tablecast.spark.topic_target import into_table
 from tablecast.spark.worker import settle
 from tablecast.spark.write_options import WriteOptions, refuse_overwrite, write_options
 
@@ -38,7 +39,7 @@ def batch_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -
     refuse_overwrite(overwrite)
     writer_id = options.writer_id or f"{JOB}{uuid.uuid4()}"
     with BulkClient(options.server, namespace=options.namespace) as client:
-        return _Beginning(client, options, frame, writer_id).writer()
+        return _Beginning(client, into_table(options, client), frame, writer_id).writer()
 
 
 class _Beginning:

@@ -10,6 +10,7 @@
                    | COMMIT_ROWS n              JOB 'name'
     option of TO   = FORMAT parquet | json | delta      DECODE [true | false]      SOURCE_TABLE table
                    | STARTING 'earliest | latest | offsets | time'      ENDING 'the same'      COMMIT_ROWS n
+                   | DRY_RUN [true | false]
 
 An option may have an equals sign, as those of other statements have. A path is whatever Spark reads: a file, a directory,
 a pattern with * in it, or an address such as hdfs://….
@@ -215,4 +216,5 @@ _TO: dict[str, ReadValue] = {
     "starting": _text,
     "ending": _text,
     "commit_rows": _commit_rows,
+    "dry_run": _flag,
 }

@@ -7,6 +7,7 @@
     query  = Spark SQL; FROM and JOIN take TOPIC name and TABLE name           see spark_query
     option = trigger_seconds = n        starting = 'earliest' | 'latest'      dead_letter = 'topic'
            | watermark = '[column] delay'      checkpoint = 'directory'       max_messages = n
+           | fail_on_data_loss = TRUE | FALSE
 
 The text is split into words before Spark sees it, so strings are in single quotes with quotes doubled; names with
 strange letters are in backticks, as Spark has them.
@@ -92,6 +93,10 @@ def _messages(cursor: Cursor, option: str) -> int:
     return cursor.integer(option, 1, MAX_MESSAGES)
 
 
+def _flag(cursor: Cursor, option: str) -> bool:
+    return cursor.boolean(option)
+
+
 _OPTIONS: dict[str, ReadOption] = {
     "trigger_seconds": _trigger,
     "starting": _starting,
@@ -99,6 +104,7 @@ _OPTIONS: dict[str, ReadOption] = {
     "watermark": _watermark,
     "checkpoint": _text,
     "max_messages": _messages,
+    "fail_on_data_loss": _flag,
 }
 
 

@@ -16,7 +16,7 @@
     start = EARLIEST | LATEST | OFFSET n | TIMESTAMP 'ISO 8601'                 without a zone, UTC is meant
     option = retention_seconds = n | NULL      retention_max_bytes = n | NULL      dedup_window_seconds = n
            | max_deliveries = n                dead_letter = 'topic' | NULL
-    source = payload = 'key' | 'full' | 'diff'      backfill = TRUE | FALSE | 'spark'
+    source = payload = 'key' | 'full' | 'diff'      backfill = TRUE | FALSE | 'spark'      dry_run = TRUE | FALSE
 
 The text of WHERE and PARTITION BY is kept as it was written, after it was parsed: a filter that cannot be
 read is an error now, not a filter that matches nothing later.
@@ -104,6 +104,10 @@ def _backfill(cursor: Cursor, option: str) -> bool | str:
     return cursor.string(option).lower()
 
 
+def _dry_run(cursor: Cursor, option: str) -> bool:
+    return cursor.boolean(option)
+
+
 _TOPIC_OPTIONS: dict[str, ReadOption] = {
     "retention_seconds": _whole(MAX_SECONDS, nullable=True),
     "retention_max_bytes": _whole(nullable=True),
@@ -111,7 +115,7 @@ _TOPIC_OPTIONS: dict[str, ReadOption] = {
     "max_deliveries": _whole(),
     "dead_letter": _dead_letter,
 }
-_SOURCE_OPTIONS: dict[str, ReadOption] = {"payload": _payload, "backfill": _backfill}
+_SOURCE_OPTIONS: dict[str, ReadOption] = {"payload": _payload, "backfill": _backfill, "dry_run": _dry_run}
 
 
 def _topic_options(cursor: Cursor, topic: TableName) -> TopicOptions:
@@ -178,9 +182,12 @@ def _add_source(cursor: Cursor, topic: TableName) -> AddSource | RunOnSpark:
     by = _stored(cursor, "PARTITION BY", ("WITH",)) if cursor.take("PARTITION", "BY") else None
     options = parse_options(cursor, _SOURCE_OPTIONS, InvalidTopic) if cursor.take("WITH") else {}
     cursor.end("WHERE, PARTITION BY, WITH (…), in this order, or the end of the statement")
+    dry_run = options.pop("dry_run", False)
     if options.get("backfill") == _ON_SPARK:
         said = options.get("payload", PayloadMode.FULL)
-        return RunOnSpark(Backfill(str(topic), str(table), tuple(op.label for op in ops), where, by, said))
+        return RunOnSpark(Backfill(str(topic), str(table), tuple(op.label for op in ops), where, by, said, dry_run))
+    if dry_run:
+        raise InvalidTopic(f"dry_run goes with backfill = '{_ON_SPARK}': nothing else takes long", option="dry_run")
     return AddSource(topic, table, ops, where, by, **options)
 
 

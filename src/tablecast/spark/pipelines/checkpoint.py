@@ -7,9 +7,6 @@
 
 The progress of one definition means nothing to another: a query that counts what it did not see counts wrong. So the
 fingerprint of the definition is kept with it, and one that differs is refused. `restart` begins a new generation.
-
-Spark does not fsync what it plans. A batch that was committed while its offsets were lost in a power cut would be
-planned again with more messages in it, and answered as done: `make_durable` closes that gap before the commit.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from tablecast.errors import Conflict, CorruptData
+from tablecast.spark.durable import sync
 
 FORMAT = 1
 FILE, LOCK = "pipeline.json", "lock"
@@ -107,9 +105,9 @@ class Checkpoint:
         """Whole or not at all."""
         draft = self._directory / f"{FILE}.draft"
         draft.write_bytes(msgspec.json.encode(marker))
-        _sync(draft)
+        sync(draft)
         draft.replace(self._directory / FILE)
-        _sync(self._directory)
+        sync(self._directory)
 
 
 def _difference(marker: Marker, definition: str) -> str:
@@ -119,18 +117,3 @@ def _difference(marker: Marker, definition: str) -> str:
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         return "changed: " + ", ".join(changed)
     return "it cannot be compared"
-
-
-def make_durable(checkpoint: Path, batch_id: int) -> None:
-    """That Spark's plan of the batch survives a power cut. Where there is no such file, Spark keeps it elsewhere."""
-    for path in (checkpoint / "offsets" / str(batch_id), checkpoint / "offsets", checkpoint / "metadata", checkpoint):
-        with suppress(FileNotFoundError):
-            _sync(path)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -86,6 +86,7 @@ def pipeline(
     watermark: str | None = None,
     checkpoint: str | None = None,
     max_messages: int | None = None,
+    fail_on_data_loss: bool = True,
 ) -> Callable[[Function], Declared]:
     """Makes a pipeline of a function whose parameters are named like `inputs`.
 
@@ -99,7 +100,9 @@ def pipeline(
         raise InvalidPipeline(f"starting {starting!r}: it is earliest or latest")
     if not any(given.kind is InputKind.TOPIC for given in inputs.values()):
         raise InvalidPipeline(f"a pipeline into {into} reads no topic: topic(…) is what makes it run")
-    options = PipelineOptions(trigger_seconds, starting, dead_letter, watermark, checkpoint, max_messages)
+    options = PipelineOptions(
+        trigger_seconds, starting, dead_letter, watermark, checkpoint, max_messages, fail_on_data_loss
+    )
 
     def declared(function: Function) -> Declared:
         _check_parameters(function, inputs)

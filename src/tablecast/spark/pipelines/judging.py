@@ -2,6 +2,7 @@
 
 Types are judged column by column, by the very casts and coercions of a write (core.columns_cast); what else a table asks
 of a row (CHECK, size) by the row path itself, which also has the words for a row that is refused (core.seal_judge).
+Whether a key is new is not judged here: the commit alone knows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from tablecast.core.seal_judge import Reject, RowJudge, reject
 from tablecast.core.seal_values import LoadValues
 from tablecast.errors import TablecastError
 from tablecast.model.schema import Column, TableSchema
-
-MAX_SHOWN_CHARS = 1_000  # of a value in a dead letter: it tells which row it was, and is not a second copy of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +112,3 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _plain(batch: pa.Table, wanted: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in zip(wanted.names, batch.schema.types, strict=True)])
-
-
-def shown(values: dict[str, Any]) -> dict[str, Any]:
-    """A row for a dead letter: JSON's own types, texts cut."""
-    return {name: _shown(value) for name, value in values.items()}
-
-
-def _shown(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value if not isinstance(value, int) or abs(value) < 2**53 else str(value)
-    if isinstance(value, float):
-        return value if value - value == 0.0 else str(value)
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"

@@ -15,18 +15,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from tablecast.client.bulk import BulkClient
 from tablecast.client.retry import chance
-from tablecast.errors import CorruptData
-from tablecast.spark.offsets import stream_offset
+from tablecast.errors import CorruptData, OffsetOutOfRange
 from tablecast.spark.pipelines.checkpoint import Checkpoint, PipelineChanged
 from tablecast.spark.pipelines.definition import Definition
 from tablecast.spark.pipelines.query import Surroundings, started
-from tablecast.spark.pipelines.reason import reason
+from tablecast.spark.pipelines.reason import cause, reason
+from tablecast.spark.pipelines.seen import Seen
 from tablecast.spark.pipelines.sink import Tally
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ MAX_BEGINNING = 2  # pipelines that begin at a time; see `_begun`
 BEGIN_SECONDS = 20.0  # after that long without a sign of its first batch, the next one begins
 ONCE_ATTEMPTS = 3  # of a pipeline that is run once: a machine under load, a server just then restarted
 POOL = "spark.scheduler.pool"
-HOPELESS = (PipelineChanged, CorruptData)
+HOPELESS = {each.__name__ for each in (PipelineChanged, CorruptData, OffsetOutOfRange)}
 _log = logging.getLogger("tablecast.pipelines")
 
 
@@ -51,6 +49,14 @@ class Terms:
     once: bool = False
     restart: bool = False
     first_backoff_seconds: float = FIRST_BACKOFF_SECONDS
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, and what to do about it where only somebody can."""
+    text = reason(error)
+    if cause(error) == OffsetOutOfRange.__name__:
+        text += "; of a pipeline: fail_on_data_loss = FALSE, or begin anew with --restart-from-start"
+    return text
 
 
 class Life(threading.Thread):
@@ -74,10 +80,7 @@ class Life(threading.Thread):
         self.state = "starting"
         self.last_error: str | None = None
         self.restarts = 0
-        self.rows_in = 0
-        self.batch_id: int | None = None
-        self.rates: tuple[float | None, float | None] = (None, None)
-        self.positions: dict[str, list[int]] = {}
+        self.seen = Seen(definition.name, skips=not definition.pipeline.options.fail_on_data_loss)
 
     def end(self) -> None:
         """Asks it to stop; `join` waits for it."""
@@ -86,15 +89,15 @@ class Life(threading.Thread):
     def run(self) -> None:
         failures = 0
         while True:
-            before = self.batch_id
+            before = self.seen.batch_id
             error = self._attempt()
-            failures = 0 if self.batch_id != before else failures
+            failures = 0 if self.seen.batch_id != before else failures
             if error is None or self._ended.is_set():
                 self.state = "stopped"
                 return
-            self.last_error = reason(error)
+            self.last_error = told(error)
             failures += 1
-            if isinstance(error, HOPELESS) or (self._terms.once and failures >= ONCE_ATTEMPTS):
+            if cause(error) in HOPELESS or (self._terms.once and failures >= ONCE_ATTEMPTS):
                 self._say("failed", error)
                 return
             pause = self._pause(failures)
@@ -121,8 +124,9 @@ class Life(threading.Thread):
         checkpoint = Checkpoint(self._directory(), self.definition.name)
         try:
             with checkpoint.held(), BulkClient(self._around.server) as client:
-                text = self.definition.text(self._ids(self.definition))
-                place = checkpoint.prepared(text, restart=self._restart)
+                ids = self._ids(self.definition)
+                place = checkpoint.prepared(self.definition.text(ids), restart=self._restart)
+                self.seen.expect({ids[f"topic {topic}"]: topic for topic in self.definition.topics})
                 self._restart = False
                 self._around.spark.sparkContext.setLocalProperty(POOL, self.definition.name)
                 self._watch(self._begun(client, place))
@@ -161,39 +165,6 @@ class Life(threading.Thread):
             query.stop()
 
     def _look(self, query: StreamingQuery) -> None:
-        """Takes in what the query did since the last look."""
-        for progress in query.recentProgress:
-            seen = msgspec.json.decode(progress.json, type=_Progress)
-            if self.batch_id is not None and seen.batchId <= self.batch_id:
-                continue
-            self.batch_id = seen.batchId
-            self.rows_in += seen.numInputRows
-            self.rates = seen.inputRowsPerSecond, seen.processedRowsPerSecond
-            self._take_positions(seen.sources)
-            if seen.numInputRows:
-                self.last_error = None
-                _log.info(
-                    "%s: batch %d, %d messages in %d ms", self.definition.name, seen.batchId, seen.numInputRows,
-                    seen.batchDuration,
-                )  # fmt: skip
-
-    def _take_positions(self, sources: list[_Source]) -> None:
-        for topic, source in zip(self.definition.topics, sources, strict=False):
-            if source.endOffset is not None:
-                offsets = stream_offset(source.endOffset).offsets
-                self.positions[topic] = [offsets[partition] for partition in sorted(offsets)]
-
-
-class _Source(msgspec.Struct):
-    endOffset: dict[str, Any] | None = None  # noqa: N815
-
-
-class _Progress(msgspec.Struct):
-    """What of Spark's report is looked at."""
-
-    batchId: int  # noqa: N815
-    numInputRows: int = 0  # noqa: N815
-    batchDuration: int = 0  # noqa: N815
-    inputRowsPerSecond: float | None = None  # noqa: N815
-    processedRowsPerSecond: float | None = None  # noqa: N815
-    sources: list[_Source] = []
+        """Takes in what the query did since the last look. A batch that went through is the end of what was wrong."""
+        if self.seen.take(progress.json for progress in query.recentProgress):
+            self.last_error = None

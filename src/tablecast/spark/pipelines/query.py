@@ -51,7 +51,7 @@ def started(
     sink = Sink(client, definition.pipeline, columns, checkpoint, tally)
     writer = (
         result.writeStream.queryName(definition.name)
-        .option("checkpointLocation", checkpoint.absolute().as_uri())
+        .option("checkpointLocation", f"file://{checkpoint.absolute()}")  # Spark takes it as it is: nothing is escaped
         .outputMode(output_mode(result))
         .foreachBatch(sink)
     )
@@ -92,6 +92,7 @@ def _frame(session: SparkSession, definition: Definition, given: PipelineInput, 
     reader = session.readStream.format(SOURCE_NAME).options(**around.options).option("topic", given.name)
     reader = reader.option("startingOffsets", options.starting)
     reader = reader.option("maxOffsetsPerTrigger", str(options.max_messages or MAX_MESSAGES_PER_BATCH))
+    reader = reader.option("failOnDataLoss", str(options.fail_on_data_loss).lower())
     if _is_of_one_table(around.server, given.name):
         reader = reader.option("decode", "true")
     frame = reader.load()

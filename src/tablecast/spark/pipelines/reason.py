@@ -12,6 +12,14 @@ _OURS = re.compile(r"^tablecast\.(?:\w+\.)*(\w+): (.+)$", re.MULTILINE)
 _NOISE = ("StreamingQueryException", "Py4JException", "PythonException", "SparkException", "AnalysisException")
 
 
+def cause(error: BaseException) -> str | None:
+    """The class of ours that it comes down to, whatever of Spark's is around it."""
+    if isinstance(error, TablecastError):
+        return type(error).__name__
+    ours = _OURS.findall(str(error))
+    return str(ours[-1][0]) if ours else None
+
+
 def reason(error: BaseException) -> str:
     if isinstance(error, TablecastError):
         return _cut(f"{error.code}: {error.message}")

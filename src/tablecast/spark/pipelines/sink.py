@@ -1,5 +1,5 @@
 """What happens to a batch: its rows are judged, the good ones loaded into the target, the others sent to the dead-letter
-topic, all of it as one commit, once.
+topic, all of it as one commit, once. Whether the key of a row to be inserted is new, the commit itself finds.
 
 The load is named by Spark's query id, which a checkpoint keeps, and the batch's number: a batch that is run again, after
 a crash at any point, is answered as done. The batch itself is always computed, even if it turns out to be done: a query
@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from tablecast.client.bulk import BulkClient
 from tablecast.core.seal_judge import Reject
+from tablecast.core.shown import shown
 from tablecast.errors import TablecastError, TypeMismatch
-from tablecast.model.pipeline import LoadLetter, Pipeline
-from tablecast.spark.pipelines.checkpoint import make_durable
-from tablecast.spark.pipelines.judging import Judge, shown
+from tablecast.model.pipeline import DuplicateLetters, LoadLetter, Pipeline, PipelineMode
+from tablecast.spark.durable import make_durable
+from tablecast.spark.pipelines.judging import Judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,9 +84,18 @@ class Sink:
         if verdict.good.num_rows:
             self._client.put_part(begun.load_id, 0, _stream(verdict.good), attempt=ATTEMPT)
             parts.append((0, ATTEMPT))
-        self._client.commit_load(begun.load_id, parts, dead_letters=letters)
-        self._tally.rows_out += verdict.good.num_rows
-        self._tally.rejected += len(letters)
+        duplicates = self._duplicates(batch_id)
+        done = self._client.commit_load(begun.load_id, parts, dead_letters=letters, duplicates=duplicates)
+        put_aside = 0 if duplicates is None else verdict.good.num_rows - done.row_count
+        self._tally.rows_out += verdict.good.num_rows - put_aside
+        self._tally.rejected += len(letters) + put_aside
+
+    def _duplicates(self, batch_id: int) -> DuplicateLetters | None:
+        """What the server does with a row to be inserted whose key is there; None: it fails the batch."""
+        topic = self._pipeline.options.dead_letter
+        if topic is None or self._pipeline.mode is not PipelineMode.INSERT:
+            return None
+        return DuplicateLetters(topic, self._pipeline.full_name, batch_id)
 
     def _letters(
         self, batch: pa.Table, rejects: Sequence[Reject], primary_key: Sequence[str], batch_id: int
