@@ -16,7 +16,7 @@ import pytest
 from console_stage import Console
 from playwright.sync_api import expect
 from server_fixture import ServerThread
-from writing import MANY_PER_SECOND, Writing
+from steady_rate import MANY_PER_SECOND, Writing
 
 SETUP = """
 CREATE NAMESPACE app;

@@ -9,7 +9,7 @@ import pytest
 from console_stage import Console
 from playwright.sync_api import Locator, expect
 from server_fixture import ServerThread
-from writing import Writing
+from steady_rate import Writing
 
 SETUP = """
 CREATE NAMESPACE app;
