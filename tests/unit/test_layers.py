@@ -88,3 +88,9 @@ def test_a_broken_contract_is_noticed(tmp_path: Path, module: str, line: str) ->
     broken = lint(tmp_path)
     assert broken.returncode == 1
     assert "BROKEN" in broken.stdout
+
+
+def test_no_two_helpers_of_the_tests_share_a_name() -> None:
+    """Their folders are all on the path, so a test that imports one would get whichever was imported first."""
+    helpers = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(helpers) == sorted(set(helpers))
