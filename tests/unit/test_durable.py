@@ -23,7 +23,7 @@ GIVEN = {"url": "http://127.0.0.1:1", "token": "t", "table": "app.t"}
         ("/data/c", "/data/c"),
         ("data/c", "data/c"),
         ("file:/data/c", "/data/c"),
-        ("file:///data/a%20c", "/data/a%20c"),
+        ("file://" + "/data/a%20c", "/data/a%20c"),
         ("hdfs://name/data/c", None),
         ("s3a://bucket/c", None),
     ],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -116,7 +117,7 @@ def _ranges(spark: SparkSession) -> int:
 
 
 @dataclass(frozen=True)
-class OfRanges:
+class OfRanges(ABC):
     """Travels to the executors: does something with the rows of some ranges, and gives back what it says of each."""
 
     server: Server
@@ -136,10 +137,11 @@ class OfRanges:
         sealer = MessageSealer(self.load.table, self.load.routes, self.load.load_number)
         return self.of_range(client, number, sealer, rows)
 
+    @abstractmethod
     def of_range(
         self, client: BulkClient, number: int, sealer: MessageSealer, rows: Iterator[pa.RecordBatch]
     ) -> Parts | int:
-        raise NotImplementedError
+        """What is said of the rows of one range."""
 
 
 class TellRanges(OfRanges):

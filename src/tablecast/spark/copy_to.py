@@ -125,7 +125,7 @@ class _Nothing:
         return None
 
     def keep(self, messages: DataFrame, span: Span) -> None:
-        raise NotImplementedError
+        raise AssertionError("a dry run keeps nothing")
 
 
 def _wanted(job: CopyTopic, topic_id: int) -> Archive:
