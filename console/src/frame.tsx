@@ -20,6 +20,7 @@ export function Frame() {
   const pages = offered();
   const page = route.value.page === "" ? pages[0] : pages.find(({ id }) => id === route.value.page);
   useFocusAfterMoving(page?.id);
+  const menu = useMenuInSight(page?.id);
   return (
     <div class="frame">
       <a class="skip" href="#main" onClick={skipToMain}>
@@ -31,7 +32,7 @@ export function Frame() {
             <Mark size={22} />
             tablecast
           </a>
-          <nav aria-label="Pages">
+          <nav aria-label="Pages" ref={menu}>
             {pages.map(({ id, title, key }) => (
               <a key={id} href={href(id)} aria-current={id === page?.id ? "page" : undefined} title={`g ${key}`}>
                 {title}
@@ -132,6 +133,15 @@ function useFocusAfterMoving(id: string | undefined): void {
     if (before.current !== id) document.getElementById("main")?.focus();
     before.current = id;
   }, [id]);
+}
+
+/** On a narrow screen the menu is longer than its row: the part with the page's own name is shown. */
+function useMenuInSight(id: string | undefined) {
+  const menu = useRef<HTMLElement>(null);
+  useEffect(() => {
+    menu.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [id]);
+  return menu;
 }
 
 /** A link to #main would be taken for a route. */

@@ -1,6 +1,13 @@
 /** Numbers over time: a ring of samples for plots, rates of counters, quantiles of histograms. */
 
 export const KEPT_SAMPLES = 600; // ten minutes, a sample a second
+const LEAST_SECONDS = 60; // of time that a plot shows, also while there are fewer samples
+
+/** From when to when a plot of these samples is, in seconds; `now` is the end of one that has none. */
+export function shownTime(times: ArrayLike<number>, now: number): [number, number] {
+  const end = times[times.length - 1] ?? now;
+  return [Math.min(times[0] ?? end, end - LEAST_SECONDS), end];
+}
 
 /** Samples of several values, oldest first. The oldest goes when it is full. */
 export class Series {

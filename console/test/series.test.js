@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { HistogramDelta, quantileOf, Rate, Series } from "../src/series.ts";
+import { HistogramDelta, quantileOf, Rate, Series, shownTime } from "../src/series.ts";
 
 test("a rate is what a counter grew by, per second; one that fell was started again", () => {
   const rate = new Rate();
@@ -87,4 +87,11 @@ test("a histogram tells of what was observed since the sample before", () => {
     ),
     [null],
   );
+});
+
+test("a plot shows a minute at least, and ends with its last sample, also where that is the only one", () => {
+  assert.deepEqual(shownTime([], 1_000), [940, 1_000]);
+  assert.deepEqual(shownTime([500], 1_000), [440, 500]);
+  assert.deepEqual(shownTime([500, 530], 1_000), [470, 530]);
+  assert.deepEqual(shownTime([100, 500], 1_000), [100, 500]);
 });

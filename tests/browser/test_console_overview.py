@@ -122,9 +122,13 @@ def test_it_goes_on_by_itself_when_the_connection_was_lost(console: Console, con
     console.page.route_web_socket("**/v1/ws", link)
     console.sign_in()
     expect(row(console, "Topics", "app.order_events")).to_contain_text("0")
+    console.wait_for_ink("Live queries", "plot-1")  # its first sample, which no other may follow
     is_cut.set()
     links[0].close()
     expect(console.page.get_by_text("The connection is lost")).to_be_visible()
+    assert console.ink("Live queries", "plot-1").right > 0.8, (
+        "the last sample is at the end, also if it is the only one"
+    )
     console.looks("offline")
     console_server.sql("INSERT INTO app.orders VALUES (1, 'ann')")
     is_cut.clear()

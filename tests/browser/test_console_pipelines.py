@@ -78,6 +78,8 @@ def test_a_pipeline_is_shown_as_its_runner_reports(console: Console, console_ser
     assert text is not None and button is not None
     assert text["x"] + text["width"] <= button["x"], "the button covers no text"
     console.looks("pipeline")
+    region = console.page.get_by_role("region", name="What app.cities reads and writes")
+    assert region.evaluate("(area) => area.scrollWidth - area.clientWidth") == 0, "the picture is as narrow as the page"
     console.go("Pipelines")
     cells = console.page.get_by_role("grid", name="Pipelines").get_by_role("row").filter(has_text="app.cities")
     expect(cells).to_contain_text("failed")

@@ -129,6 +129,17 @@ def test_the_keyboard_leads_everywhere(console: Console) -> None:
     expect(console.page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
+def test_on_a_phone_the_menu_shows_where_one_is(console: Console) -> None:
+    console.page.set_viewport_size({"width": 390, "height": 844})
+    console.sign_in(route="audit")
+    pages = console.page.get_by_role("navigation", name="Pages")
+    expect(pages.get_by_role("link", name="Audit")).to_be_in_viewport(ratio=1)
+    console.page.keyboard.press("g")
+    console.page.keyboard.press("o")
+    expect(console.page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(pages.get_by_role("link", name="Overview")).to_be_in_viewport(ratio=1)
+
+
 def test_light_and_dark_can_be_chosen_and_stay(console: Console) -> None:
     console.page.emulate_media(color_scheme="light")
     console.sign_in()

@@ -189,12 +189,16 @@ def test_a_row_far_below_is_seen_when_it_changes_and_who_has_scrolled_stays(
     live(console).focus()
     for _ in range(5):
         console.page.keyboard.press("PageDown")
-    place = (
-        "() => { const row = document.querySelector('[aria-selected=true]'); return [row.innerText, row.offsetTop]; }"
-    )
-    read, _ = console.page.evaluate(place)
     top = "() => document.querySelector('[aria-label=\"Live result\"]').parentElement.scrollTop"
-    before = console.page.evaluate(top)
+    # Rows far below are drawn once they are scrolled to: it is read when the place has stayed the same for a frame.
+    at_rest = f"""async () => {{
+      for (let before = -1; ; before = ({top})()) {{
+        await new Promise(requestAnimationFrame);
+        const row = document.querySelector("[aria-selected=true]");
+        if (row && ({top})() === before) return [row.innerText, before];
+      }}
+    }}"""
+    read, before = console.page.evaluate(at_rest)
     console_server.sql("UPDATE app.ticks SET value = 8 WHERE id IN (0, 900, 998, 999)")  # two above, two below
     console.page.wait_for_function(f"(before) => ({top})() === before + 60", arg=before)
     read = int(read.split()[0])

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import type { Series } from "../series.ts";
+import { shownTime, type Series } from "../series.ts";
 import { colour, theme } from "../theme.ts";
 
 export interface Line {
@@ -27,7 +27,6 @@ const AXIS_WIDTH = 64;
 const TIME_SPACE = 80; // from one time to the next: more than its eight figures take
 const TIME_HALF = 30; // of the last time, which is written around its place
 const POINT_SIZE = 5;
-const LEAST_SECONDS = 60; // of time that is shown, also while there are fewer samples
 
 export function Plot(props: PlotProps) {
   const place = useRef<HTMLDivElement>(null);
@@ -74,11 +73,6 @@ function data(series: Series): uPlot.AlignedData {
   return series.columns as uPlot.AlignedData;
 }
 
-function shownTime(first: number | null, last: number | null): [number, number] {
-  const end = last ?? Date.now() / 1000;
-  return [Math.min(first ?? end, end - LEAST_SECONDS), end];
-}
-
 /** Samples without one before or after them: no line leads there, so they are drawn as points. */
 function lonely(plot: uPlot, at: number): number[] {
   const values = plot.data[at]!;
@@ -95,7 +89,7 @@ function options(props: PlotProps, width: number): uPlot.Options {
     cursor: { y: false, points: { size: 6 } },
     padding: [8, TIME_HALF, 0, 0],
     scales: {
-      x: { range: (_plot, first, last) => shownTime(first, last) },
+      x: { range: (plot) => shownTime(plot.data[0], Date.now() / 1000) }, // uPlot would give a single sample a day
       y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
     axes: [

@@ -17,15 +17,16 @@ export interface FlowProps {
   links: Link[];
 }
 
-const TITLE_CHARS = 23; // as many as fit into a box
-const NOTE_CHARS = 28;
+const PADDING = 12; // of a box, left and right
+const TITLE_CHAR_WIDTH = 7.1; // pixels, about
+const NOTE_CHAR_WIDTH = 5.8;
 
 export function Flow(props: FlowProps) {
   const area = useRef<HTMLDivElement>(null);
   const id = useSignal(freshId("flow")).value;
   const room = useSignal(1_000);
   useLayoutEffect(() => {
-    const watch = new ResizeObserver(() => (room.value = area.current!.clientWidth));
+    const watch = new ResizeObserver(([entry]) => (room.value = entry!.contentRect.width));
     watch.observe(area.current!);
     return () => watch.disconnect();
   }, []);
@@ -54,17 +55,21 @@ function Box(props: { box: Placed }) {
   const shape = (
     <g class={`flow-box ${look}`} transform={`translate(${x} ${y})`}>
       <rect width={width} height={height} rx="8" />
-      <text class="flow-kind" x="12" y="18">
+      <text class="flow-kind" x={PADDING} y="18">
         {node.kind}
       </text>
-      <text class="flow-title" x="12" y="36">
-        {fitted(node.title, TITLE_CHARS)}
+      <text class="flow-title" x={PADDING} y="36">
+        {fitted(node.title, charsIn(width, TITLE_CHAR_WIDTH))}
       </text>
-      <text class="flow-note" x="12" y="53">
-        {fitted(node.note ?? "", NOTE_CHARS)}
+      <text class="flow-note" x={PADDING} y="53">
+        {fitted(node.note ?? "", charsIn(width, NOTE_CHAR_WIDTH))}
       </text>
       <title>{[node.title, node.note].filter(Boolean).join(": ")}</title>
     </g>
   );
   return node.href === undefined ? shape : <a href={node.href}>{shape}</a>;
+}
+
+function charsIn(width: number, char: number): number {
+  return Math.floor((width - 2 * PADDING) / char);
 }

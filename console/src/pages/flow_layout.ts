@@ -36,6 +36,7 @@ export interface Layout {
 }
 
 const WIDTH = 188;
+const LEAST_WIDTH = 132; // below, the picture is scrolled instead
 const HEIGHT = 64;
 const BETWEEN_LAYERS = 56;
 const BETWEEN_BOXES = 14;
@@ -46,7 +47,9 @@ export function layOut(all: Node[], links: Link[], room: number): Layout {
   const { nodes, renamed } = bounded(all);
   const layers = 1 + Math.max(0, ...nodes.map(({ layer }) => layer));
   const isAcross = layers * WIDTH + (layers - 1) * BETWEEN_LAYERS + 2 * EDGE <= room;
-  const [along, aside] = isAcross ? [WIDTH, HEIGHT] : [HEIGHT, WIDTH];
+  const most = Math.max(1, ...Array.from({ length: layers }, (_, layer) => countOf(nodes, layer)));
+  const boxWidth = isAcross ? WIDTH : narrowed(most, room);
+  const [along, aside] = isAcross ? [boxWidth, HEIGHT] : [HEIGHT, boxWidth];
   const depth = Math.max(...Array.from({ length: layers }, (_, layer) => extent(countOf(nodes, layer), aside)));
   const seen = new Map<number, number>();
   const boxes = nodes.map((node): Placed => {
@@ -55,11 +58,17 @@ export function layOut(all: Node[], links: Link[], room: number): Layout {
     const main = EDGE + node.layer * (along + BETWEEN_LAYERS);
     const cross = EDGE + (depth - extent(countOf(nodes, node.layer), aside)) / 2 + index * (aside + BETWEEN_BOXES);
     const [x, y] = isAcross ? [main, cross] : [cross, main];
-    return { node, x, y, width: WIDTH, height: HEIGHT };
+    return { node, x, y, width: boxWidth, height: HEIGHT };
   });
   const length = layers * along + (layers - 1) * BETWEEN_LAYERS + 2 * EDGE;
   const [width, height] = isAcross ? [length, depth + 2 * EDGE] : [depth + 2 * EDGE, length];
   return { boxes, lines: linesOf(boxes, links, renamed, isAcross), width, height };
+}
+
+/** How wide boxes are of which so many stand side by side. */
+function narrowed(boxes: number, room: number): number {
+  const each = (room - 2 * EDGE - (boxes - 1) * BETWEEN_BOXES) / boxes;
+  return Math.max(LEAST_WIDTH, Math.min(WIDTH, Math.floor(each)));
 }
 
 /** A text with at most so many characters. */

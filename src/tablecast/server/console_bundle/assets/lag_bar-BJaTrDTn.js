@@ -1,1 +1,0 @@
-import"./components-B4nncdzL.js";import{A as e,B as t,C as n,N as r}from"./index-hax95Y5I.js";import{n as i}from"./lag-BQy4n6LP.js";function a(a){let{row:o,most:s}=a;return t(`span`,{class:`with-bar`,children:[t(n,{value:o.lag,max:s,tone:i(o)?`warn`:`accent`,label:r(o.lag,`message`)}),e(o.lag)]})}export{a as t};
