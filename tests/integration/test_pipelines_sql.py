@@ -12,14 +12,15 @@ import pytest
 from server_fixture import PASSWORD, ServerThread
 
 import tablecast
-from tablecast.client.bulk import BulkClient, LoadDone, Server
+from tablecast.client.bulk import LETTERS, BulkClient, LoadDone, Server
 from tablecast.engine import pipelines as reported
-from tablecast.engine.load_letters import MAX_LETTERS
+from tablecast.engine.load_letters import MAX_LETTERS, MAX_LETTERS_BYTES
 from tablecast.engine.pipelines import MAX_REPORTED_PIPELINES, REPORT_SECONDS, PipelineReport, PipelineReports
 from tablecast.errors import (
     AlreadyExists,
     DuplicateKey,
     InUse,
+    InvalidPart,
     InvalidPipeline,
     InvalidRequest,
     InvalidTopic,
@@ -345,15 +346,27 @@ def letter(topic: str = "app.dlq", **row: Any) -> LoadLetter:
     return LoadLetter(topic, "app.revenue", "it does not fit", row or {"day": "x"}, key='["x"]', column="day")
 
 
+def lines(letters: list[LoadLetter]) -> bytes:
+    return b"".join(msgspec.json.encode(each) + b"\n" for each in letters)
+
+
+def staged(client: BulkClient, load_id: str, part: int, letters: list[LoadLetter], attempt: str = "0") -> int:
+    """How many the server found in it."""
+    return client.put_part(load_id, part, lines(letters), attempt=attempt, content_type=LETTERS).rows
+
+
 def test_letters_are_committed_with_their_load(server: ServerThread) -> None:
     server.sql("CREATE TOPIC app.dlq")
     with bulk(server) as client:
         load = client.begin_load("app.revenue_by_day", "w", 0, mode="upsert")
-        done = client.commit_load(load.load_id, [], dead_letters=[letter(), letter(day="y")])
+        assert staged(client, load.load_id, 0, [letter()]) == 1
+        assert staged(client, load.load_id, 4, [letter(day="no attempt that counts")], "lost") == 1
+        assert staged(client, load.load_id, 4, [letter(day="y")], "won") == 1
+        done = client.commit_load(load.load_id, [(0, "0"), (4, "won")])
         again = client.begin_load("app.revenue_by_day", "w", 0, mode="upsert")
         assert again.committed is not None
-        assert again.committed.seq == done.seq
-        repeated = client.commit_load(load.load_id, [], dead_letters=[letter()])
+        assert (again.committed.seq, again.committed.row_count) == (done.seq, 0)
+        repeated = client.commit_load(load.load_id, [(0, "0"), (4, "won")])
         assert repeated.already
     messages = server.db.database.consume("app.dlq", limit=10, group="g").messages
     assert [message.seq for message in messages] == [done.seq] * 2
@@ -372,7 +385,9 @@ def inserted(client: BulkClient, batch_id: int, rows: list[tuple[str, int]], to:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     client.put_part(load.load_id, 0, sink.getvalue().to_pybytes())
-    return client.commit_load(load.load_id, [(0, "0")], dead_letters=[letter()] if to else [], duplicates=to)
+    if to is not None:
+        staged(client, load.load_id, 1, [letter()])
+    return client.commit_load(load.load_id, [(0, "0"), (1, "0")] if to else [(0, "0")], duplicates=to)
 
 
 def test_rows_whose_key_is_there_become_letters_of_the_commit_that_finds_them(server: ServerThread) -> None:
@@ -430,10 +445,44 @@ def test_letters_that_are_refused(server: ServerThread) -> None:
             [
                 ([letter("app.order_events")], InvalidTopic),
                 ([letter("app.nothing")], UnknownTopic),
-                ([letter()] * (MAX_LETTERS + 1), TooLarge),
+                ([letter()] * (MAX_LETTERS // 2 + 1), TooLarge),  # of two parts
             ]
         ):
             load = client.begin_load("app.revenue_by_day", "w", number, mode="upsert")
+            staged(client, load.load_id, 0, letters)
+            staged(client, load.load_id, 1, letters)
             with pytest.raises(error):
-                client.commit_load(load.load_id, [], dead_letters=letters)
+                client.commit_load(load.load_id, [(0, "0"), (1, "0")])
+    assert server.db.database.consume("app.dlq", limit=10, group="g").messages == []
     assert server.db.database.verify().sound
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "culprit"),
+    [
+        (lines([letter()]) + b'{"topic": "app.dlq"}\n', InvalidPart, "line 2"),
+        (lines([letter()]) + b"not JSON\n", InvalidPart, "line 2"),
+        (b'{"topic": "app.dlq", "pipeline": "p", "reason": "\xff", "row": {}}\n', InvalidPart, "line 1"),
+        (b"{" + b"[" * 100_000, InvalidPart, "line 1"),
+        (b"", InvalidPart, "not a whole Arrow IPC stream"),
+        (lines([letter()] * (MAX_LETTERS + 1)), TooLarge, str(MAX_LETTERS)),
+        (lines([letter(day="x" * 2**20)]) * 65, TooLarge, str(MAX_LETTERS_BYTES)),
+    ],
+    ids=["no letter", "no JSON", "no UTF-8", "too deep", "nothing", "too many", "too long"],
+)
+def test_parts_that_are_no_letters_are_not_staged(
+    server: ServerThread, part: bytes, error: type[TablecastError], culprit: str
+) -> None:
+    with bulk(server) as client:
+        load = client.begin_load("app.revenue_by_day", "w", 0, mode="upsert")
+        with pytest.raises(error, match=culprit):
+            client.put_part(load.load_id, 0, part, content_type=LETTERS)
+        with pytest.raises(InvalidPart, match="was not staged"):
+            client.commit_load(load.load_id, [(0, "0")])
+
+
+def test_a_sealed_load_takes_no_letters(server: ServerThread) -> None:
+    with bulk(server) as client:
+        load = client.begin_load("app.revenue_by_day", "w", 0, kind="sealed")
+        with pytest.raises(InvalidPart):
+            staged(client, load.load_id, 0, [letter()])

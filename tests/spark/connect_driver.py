@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import tablecast.spark
@@ -17,15 +19,22 @@ import tablecast.spark
 ROWS = 1_000
 
 
+def _refused(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except AnalysisException as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     url, checkpoint = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
-    tablecast.spark.register(spark)
+    secret = os.environ["TABLECAST_PASSWORD"]
+    tablecast.spark.register(spark, user="system", password=secret)
 
     def ours(builder: Any, **options: str) -> Any:
-        """With credentials as options: they go to the server in plans, and must not be seen in its log."""
-        secret = os.environ["TABLECAST_PASSWORD"]
-        return builder.format("tablecast").options(url=url, user="system", password=secret, **options)
+        return builder.format("tablecast").options(url=url, **options)
 
     ours(spark.range(ROWS).selectExpr("id", "cast(id % 7 as string) AS word").write, table="app.loaded").mode(
         "append"
@@ -43,6 +52,7 @@ def main() -> None:
         "table": table.count(),
         "words": [row[0] for row in table.select("word").distinct().orderBy("word").collect()],
         "copied": ours(spark.read, table="app.copied").load().count(),
+        "refused": _refused(lambda: ours(spark.read, table="app.copied", Password="p-w-in-an-option").load().schema),
     }
     print("found", json.dumps(found), flush=True)  # noqa: T201
 

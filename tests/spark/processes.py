@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -208,22 +208,29 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 
 class Cluster:
-    """A standalone cluster on loopback: a master and workers of one core each, from the pip package."""
+    """A standalone cluster on loopback: a master and workers of one core each, from the pip package.
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    `hosts` are those of the workers. Spark takes workers of one address for one machine, and one machine does not get a
+    second attempt at a task that it is at work on already."""
+
+    def __init__(self, directory: Path, hosts: Sequence[str] = (HOST, HOST)) -> None:
         self._directory, self._port, self._ui = directory, free_port(), free_port()
         self.master = f"spark://{HOST}:{self._port}"
         env = environment(
             SPARK_HOME=str(SPARK_HOME), SPARK_DAEMON_MEMORY="512m", SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1"
         )
-        self._master = self._run("master.Master", env, "--port", str(self._port), "--webui-port", str(self._ui))
+        ports = ("--port", str(self._port), "--webui-port", str(self._ui))
+        self._master = self._run("master.Master", env, "--host", HOST, *ports)
         self._workers = [
-            self._run("worker.Worker", env, "-c", "1", "-m", "1g", "-d", str(directory / f"work-{n}"), self.master, name=f"worker-{n}")
-            for n in range(workers)
+            self._run(
+                "worker.Worker", {**env, "SPARK_LOCAL_IP": host}, "--host", host, "-c", "1", "-m", "1g", "-d",
+                str(directory / f"work-{n}"), self.master, name=f"worker-{n}",
+            )
+            for n, host in enumerate(hosts)
         ]  # fmt: skip
 
     def _run(self, what: str, env: Mapping[str, str], *arguments: str, name: str = "master") -> Run:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", "--host", HOST]
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
         return Run([*command, *arguments], self._directory / f"{name}.log", env)
 
     def __enter__(self) -> Self:
@@ -268,9 +275,9 @@ class Cluster:
 
 
 class ConnectServer(Run):
-    """Spark behind Spark Connect, on local[2]."""
+    """Spark behind Spark Connect, on local[2], in an environment `without` some variables."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, without: Sequence[str] = (), **further: str) -> None:
         self.port = free_port()
         self.remote = f"sc://{HOST}:{self.port}"
         conf = {
@@ -279,13 +286,14 @@ class ConnectServer(Run):
             "spark.ui.enabled": "false",
             "spark.sql.session.timeZone": "UTC",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            **further,
         }
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]"]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         command += [word for item in conf.items() for word in ("--conf", "=".join(item))]
-        super().__init__(
-            [*command, "spark-internal"], directory / "connect.log", environment(SPARK_HOME=str(SPARK_HOME))
-        )
+        known = environment(SPARK_HOME=str(SPARK_HOME))
+        told = {name: value for name, value in known.items() if name not in without}
+        super().__init__([*command, "spark-internal"], directory / "connect.log", told)
 
     def start(self) -> Self:
         super().start()

@@ -1,5 +1,5 @@
-"""A program that reads and writes with a password, and reads with a token, while Spark tells all it can, for test_secrets:
-what it prints is searched.
+"""A program that reads and writes with a password, reads with a token, and runs a pipeline, while Spark tells all it can, for
+test_secrets: what it prints is searched.
 
     python secrets_driver.py URL USER PASSWORD EVENT_LOG_DIR WRONG_PASSWORD TOKEN
 
@@ -19,6 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 import tablecast.spark
+from tablecast.client.bulk import BulkClient, Server
+from tablecast.spark.pipelines.life import Terms
+from tablecast.spark.pipelines.query import Surroundings, reader_options
+from tablecast.spark.pipelines.runner import CatalogPipelines, Runner
 
 LOGGING = Path(__file__).with_name("secrets_log4j2.properties")
 url, user, password, events, wrong, token = sys.argv[1:]
@@ -79,5 +83,11 @@ for first, bulk in ((10, "always"), (20, "never")):
     refused(lambda rows=rows: ours(rows.write, wrong, table="app.copy").mode("append").save())  # type: ignore[misc]
     refused(lambda rows=rows: ours(rows.write, table="app.copy").mode("append").save())  # type: ignore[misc]  # the keys are there
 show(ours(spark.read, table="app.copy").load())
+for secret in (password, wrong):
+    server = Server(url, user=user, password=secret)
+    with BulkClient(Server(url, user=user, password=password)) as client:
+        terms = Terms(Path(events).parent / "pipelines", once=True, first_backoff_seconds=0.1)
+        runner = Runner(Surroundings(spark, server, reader_options(server)), client, CatalogPipelines(client), terms)
+        say("the runner ended with", runner.run())
 say("done")
 spark.stop()

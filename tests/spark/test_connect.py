@@ -13,6 +13,12 @@ import tablecast
 
 pytestmark = pytest.mark.long
 
+EVERY_EVENT = {
+    "spark.scheduler.listenerbus.logSlowEvent": "true",
+    "spark.scheduler.listenerbus.logSlowEvent.threshold": "0",
+}
+CREDENTIALS = ("TABLECAST_USER", "TABLECAST_PASSWORD")
+
 SETUP = """
 CREATE NAMESPACE app;
 CREATE TABLE app.loaded (id BIGINT PRIMARY KEY, word TEXT);
@@ -40,7 +46,8 @@ def test_a_connect_server_that_is_killed_under_a_stream(tmp_path: Path) -> None:
 def test_everything_works_over_connect(tmp_path: Path) -> None:
     with Server(tmp_path) as server, tablecast.connect(server.url, user="system", password=PASSWORD) as client:
         client.execute_all(SETUP)
-        with ConnectServer(tmp_path) as connect:
+        # Its environment knows no credentials; and it logs every request, as it logs one by which a listener was slow.
+        with ConnectServer(tmp_path, **EVERY_EVENT, without=CREDENTIALS) as connect:
             arguments = (server.url, str(tmp_path / "checkpoint"))
             with Driver(
                 "connect_driver.py", *arguments, log=tmp_path / "client.log", SPARK_REMOTE=connect.remote
@@ -48,9 +55,11 @@ def test_everything_works_over_connect(tmp_path: Path) -> None:
                 said = run.finish()
         found = json.loads(said.rpartition("found ")[2])
         assert found.pop("session").startswith("pyspark.sql.connect")
+        assert 'option "password" over Spark Connect' in found.pop("refused")
         assert found == {"topic": 1000, "table": 1000, "words": list("0123456"), "copied": 1000}
         assert client.query("SELECT count(*) FROM app.copied").scalar() == 1000
         server.end()
     logs = [path for path in tmp_path.glob("*.log") if path.stat().st_size]
     assert {"connect.log", "client.log"} <= {path.name for path in logs}
+    assert b"app.copied" in (tmp_path / "connect.log").read_bytes(), "requests, with their options"
     assert [path for path in logs if PASSWORD.encode() in path.read_bytes()] == []

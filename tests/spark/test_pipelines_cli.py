@@ -102,6 +102,28 @@ def test_a_runner_that_is_killed_goes_on_where_it_was(server: ServerProcess, tmp
     assert PASSWORD not in said
 
 
+def test_a_result_that_the_driver_could_not_hold(server: ServerProcess, tmp_path: Path) -> None:
+    """Spark fails a job whose tasks give the driver more than this: tasks give it nothing but how many rows they sent."""
+    server.sql(
+        "CREATE TABLE app.many (id BIGINT PRIMARY KEY, word TEXT);"
+        """CREATE PIPELINE app.many INTO app.many AS
+           SELECT id * 1000 + k AS id, sha2(CAST(id * 1000 + k AS STRING), 256) AS word
+           FROM (SELECT id, explode(sequence(0, 999)) AS k FROM TOPIC app.order_events)"""
+    )
+    server.sql(orders(0, 100))
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORD)
+    done = run(
+        "pipelines", "run", server.url, "app.many", "--once", "--master", "local[2]", "--checkpoints", tmp_path / "cp",
+        "--conf", "spark.driver.maxResultSize=1m", "--password-file", secret,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert rows(server, "SELECT count(*) AS n, count(DISTINCT word) AS w, count(DISTINCT _seq) AS s FROM app.many") == [
+        ["100000", "100000", "1"]
+    ]
+    assert rows(server, "SELECT rows_out FROM system.pipelines WHERE name = 'app.many'") == [["100000"]]
+
+
 def test_a_directory_is_served_meanwhile(tmp_path: Path) -> None:
     with tablecast.open(tmp_path / "shop") as database:
         database.execute(SETUP)

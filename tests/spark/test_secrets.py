@@ -25,7 +25,9 @@ def test_a_password_and_a_token_are_told_nowhere(tmp_path: Path) -> None:
         server.sql(f"CREATE NAMESPACE app; CREATE USER 'reader' WITH PASSWORD '{SECRET}' ROLE 'service'")
         Shop(server, None).topic("ev")  # type: ignore[arg-type]  # no Spark of this process is needed
         server.sql(
-            "INSERT INTO app.ev VALUES (1, 'a'), (2, 'b'); CREATE TABLE app.copy (id BIGINT PRIMARY KEY, v TEXT)"
+            "INSERT INTO app.ev VALUES (1, 'a'), (2, 'b'); CREATE TABLE app.copy (id BIGINT PRIMARY KEY, v TEXT);"
+            "CREATE TABLE app.piped (id BIGINT PRIMARY KEY, v TEXT);"
+            "CREATE PIPELINE app.piped INTO app.piped AS SELECT id, v FROM TOPIC app.ev_ev"
         )
         signed_in = server.post("/auth/login", {"user": "reader", "password": SECRET}, user=None)
         token = signed_in.json()["access_token"]
@@ -34,11 +36,14 @@ def test_a_password_and_a_token_are_told_nowhere(tmp_path: Path) -> None:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DEADLINE_SECONDS, check=False,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         ).stdout  # fmt: skip
+        assert len(server.sql("SELECT id FROM app.piped")[0]["rows"]) == 2
     written = b"".join(file.read_bytes() for file in events.rglob("*") if file.is_file())
     assert b"done" in said, said[-3000:]
     assert said.count(b"rows 2\n") == 3
     assert said.count(b"rows 12\n") == 1
     assert said.count(b"failed as it should") == 6
+    assert said.count(b"the runner ended with 0\n") == 1
+    assert said.count(b"the runner ended with 1\n") == 1
     assert b"DEBUG" in said
     assert b"SparkListenerSQLExecutionStart" in written
     for secret in (SECRET.encode(), WRONG.encode(), token.encode(), token.rpartition(".")[2].encode()):

@@ -251,6 +251,14 @@ def test_a_task_of_many_arrow_batches(w: Writing, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("bulk", BULK)
+def test_hundreds_of_partitions(w: Writing, spark: SparkSession, bulk: str) -> None:
+    """Parts are numbered by partition, in steps: a thousand machines have as many."""
+    table, last = w.table(f"scattered_{bulk}", "id BIGINT PRIMARY KEY"), 299
+    w.save(spark.range(0, last + 1, 1, last + 1).where(f"id IN (0, {last})"), table, bulk=bulk)
+    assert w.rows(table) == [(0,), (last,)]
+
+
+@pytest.mark.parametrize("bulk", BULK)
 def test_a_topic_is_written_through_its_source_table(w: Writing, spark: SparkSession, bulk: str) -> None:
     """What arrives is what an INSERT into the table makes, on this topic and on every other that the table feeds."""
     table, other = w.table(f"fed_{bulk}", ORDERS), w.table(f"plain_{bulk}", ORDERS)

@@ -129,6 +129,28 @@ def test_an_aggregate_by_upsert(w: Writing, spark: SparkSession, tmp_path: Path)
     assert w.rows(table, order="n") == [(1, 1), (2, 2)]
 
 
+@pytest.mark.long
+def test_a_replay_takes_in_what_it_does_not_write(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
+    """The driver died after a commit, and the power with it: Spark's state of that batch is lost, too. A task that left
+    its rows unread, because the batch is committed already, would not make it again."""
+    table, keys = w.table("each_once", "n INT PRIMARY KEY, word TEXT"), 40_000
+    stream = Stream(w, spark, tmp_path, table)
+    stream.add({"id": 1, "n": keys})
+    wide = "repeat('x', 300) AS word"  # more than waits in the buffers between Spark and its worker
+    distinct = stream.frame(SCHEMA).selectExpr("explode(sequence(1, n)) AS n", wide).dropDuplicates(["n"])
+    stream.run(distinct)
+    assert stream.forget_last_commit() == 0
+    lost = list((stream.checkpoint / "state").rglob("1.delta"))
+    assert len(lost) == 2
+    for path in lost:
+        path.unlink()
+    stream.add({"id": 2, "n": keys + 1})
+    stream.run(distinct)
+    assert w.client.query(f"SELECT count(*), max(n), count(DISTINCT _seq) FROM {table}").rows == [
+        (keys + 1, keys + 1, 2)
+    ]
+
+
 def test_a_batch_without_rows_commits_nothing(w: Writing, spark: SparkSession, tmp_path: Path) -> None:
     table = w.table("silent", COLUMNS)
     stream = Stream(w, spark, tmp_path, table)

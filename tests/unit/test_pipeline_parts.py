@@ -151,9 +151,9 @@ def schema(*checks: str) -> TableSchema:
 COLUMNS = ("id", "n", "price", "day")
 
 
-def batch(rows: list[tuple[object, ...]], types: list[pa.DataType]) -> pa.Table:
+def batch(rows: list[tuple[object, ...]], types: list[pa.DataType]) -> pa.RecordBatch:
     columns = [pa.array(list(values), kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return pa.Table.from_arrays(columns, names=[f"c{i}" for i in range(len(types))])
+    return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(types))])
 
 
 def test_rows_that_fit_are_cast() -> None:
@@ -212,7 +212,7 @@ def test_a_delete_needs_the_key_only() -> None:
 
 
 def test_an_empty_batch() -> None:
-    verdict = Judge(schema(), ("id",), "delete").verdict(pa.table({"id": pa.array([], pa.int64())}))
+    verdict = Judge(schema(), ("id",), "delete").verdict(pa.record_batch({"id": pa.array([], pa.int64())}))
     assert verdict.good.num_rows == 0
 
 

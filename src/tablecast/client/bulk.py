@@ -46,12 +46,13 @@ from tablecast.errors import (
     TooManyRequests,
     Unreachable,
 )
-from tablecast.model.pipeline import DuplicateLetters, LoadLetter
+from tablecast.model.pipeline import DuplicateLetters
 from tablecast.model.spark_job import Backfill
 
 __all__ = ["BulkClient", "LoadBegun", "LoadDone", "PartStaged", "Server", "SnapshotOpened", "TopicInfo"]
 
 SEALED = "application/vnd.tablecast.sealed"
+LETTERS = "application/x-ndjson"  # a part of dead letters: lines of JSON, one LoadLetter each
 COMMIT_SECONDS = 6 * 3600.0  # a commit may take long; it is asked after for as long as this
 _API = "/v1/api"
 _GATEWAY = (502, 504)  # a proxy lost the server: as good as no answer
@@ -213,16 +214,14 @@ class BulkClient:
         load_id: str,
         parts: Sequence[tuple[int, str]],
         *,
-        dead_letters: Sequence[LoadLetter] = (),
         duplicates: DuplicateLetters | None = None,
         patience_seconds: float = COMMIT_SECONDS,
     ) -> LoadDone:
-        """Commits these (part, attempt) as one commit, and with them what could not be loaded, as messages of a
-        dead-letter topic; with `duplicates`, also rows to be inserted whose key is there already. Waits for as long as
-        the server works on it, at most `patience_seconds`, over as many connections as it takes."""
-        letters = {"dead_letters": list(dead_letters)} if dead_letters else {}
+        """Commits these (part, attempt) as one commit; with `duplicates`, rows to be inserted whose key is there already
+        become messages of a dead-letter topic. Waits for as long as the server works on it, at most `patience_seconds`,
+        over as many connections as it takes."""
         aside = {} if duplicates is None else {"duplicates": duplicates}
-        body = wire.request({"parts": [list(part) for part in parts], **letters, **aside})
+        body = wire.request({"parts": [list(part) for part in parts], **aside})
         path = f"{_API}/loads/{quote(load_id, safe='')}/commit"
         return _decoded(self._call("POST", path, body, patience_seconds=patience_seconds), LoadDone)
 

@@ -5,6 +5,9 @@ A letter's payload says what was the matter, and holds the row:
 
     {"_table": target, "_rejected": {pipeline, batch_id, code, column, reason}, "row": {column: value, …}}
 
+They are staged as parts of their load, beside those with rows: lines of JSON, one `LoadLetter` each. A part of rows is an
+Arrow stream, which never begins with a brace.
+
 A row whose key is there already is known to be one only when the load is decided, against the table as it is then: its
 letter is written there and then, and says `duplicate_key`.
 
@@ -13,8 +16,9 @@ Only a topic without sources takes letters: on one that tells the changes of tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,12 +28,49 @@ from tablecast.core.routing import Append, content_hash, partition_of
 from tablecast.core.shown import shown
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Command, Decision, View
-from tablecast.errors import DuplicateKey, InvalidTopic, TooLarge
+from tablecast.errors import DuplicateKey, InvalidPart, InvalidTopic, TooLarge
 from tablecast.model.change import Op
 from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.topic import PayloadMode, Topic
 
 MAX_LETTERS = 10_000  # of one load: more bad rows than that are a wrong query, not bad rows
+MAX_LETTERS_BYTES = 64 * 2**20  # of their parts together: all are in memory until their commit
+_decode_line = msgspec.json.Decoder(LoadLetter).decode
+
+
+def holds_letters(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"{"
+
+
+def count_letters(path: Path) -> int:
+    """All of them are looked at. Raises InvalidPart or TooLarge."""
+    _check_size(path.stat().st_size)
+    return sum(1 for _ in _read(path))
+
+
+def letters_of(parts: Sequence[Path]) -> list[LoadLetter]:
+    """Of those parts that hold any."""
+    found = [path for path in parts if holds_letters(path)]
+    _check_size(sum(path.stat().st_size for path in found))
+    return [letter for path in found for letter in _read(path)]
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_LETTERS_BYTES:
+        raise TooLarge(
+            f"the dead letters of a load have at most {MAX_LETTERS_BYTES} bytes, not {size}", limit=MAX_LETTERS_BYTES
+        )
+
+
+def _read(path: Path) -> Iterator[LoadLetter]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            check_number(number + 1)
+            try:
+                yield _decode_line(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+                raise InvalidPart(f"line {number + 1} of the part is not a dead letter: {e}", line=number + 1) from e
 
 
 def letter_appends(catalog: Catalog, source_table: str, letters: Sequence[LoadLetter]) -> list[Append]:
@@ -51,7 +92,7 @@ def letter_appends(catalog: Catalog, source_table: str, letters: Sequence[LoadLe
 def check_number(letters: int) -> None:
     """Raises TooLarge."""
     if letters > MAX_LETTERS:
-        raise TooLarge(f"a load takes at most {MAX_LETTERS} dead letters, not {letters}", limit=MAX_LETTERS)
+        raise TooLarge(f"a load takes at most {MAX_LETTERS} dead letters, and this one has more", limit=MAX_LETTERS)
 
 
 def duplicate_letter(to: DuplicateLetters, table: Table, values: Mapping[str, Any], error: DuplicateKey) -> LoadLetter:

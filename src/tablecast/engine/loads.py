@@ -6,8 +6,9 @@ A load is known by (table, writer id, batch id). What is staged is durable and i
 visible at once, with its messages, and remembers in the same commit that this batch of this writer was done: a replay,
 also after a restart, is answered `already`.
 
-Parts are of one of two kinds: `rows` are Arrow streams, decided like any other write (engine.load_rows); `sealed` ones
-are finished, and only taken in (engine.load_sealed). A backfill is a load of sealed messages for a source that its commit
+Parts are of one of two kinds: `rows` are Arrow streams, decided like any other write (engine.load_rows), and beside them
+dead letters, of rows that could not be (engine.load_letters); `sealed` ones are finished, and only taken in
+(engine.load_sealed). A backfill is a load of sealed messages for a source that its commit
 adds (engine.load_backfill).
 """
 
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
@@ -35,7 +37,7 @@ from tablecast.engine.load_backfill import (
     require_no_rows,
 )
 from tablecast.engine.load_batches import BatchName, LoadCommitted, OncePerBatch, RecallBatch, TakeLoadNumber
-from tablecast.engine.load_letters import WithLetters
+from tablecast.engine.load_letters import WithLetters, count_letters, holds_letters, letters_of
 from tablecast.engine.load_rows import RowsBuilder, RowsPart, count_rows
 from tablecast.engine.load_sealed import (
     CommitSealed,
@@ -54,7 +56,7 @@ from tablecast.engine.load_sealed import (
 from tablecast.engine.retention import Removed
 from tablecast.engine.staging import Description, Directory, found_loads, read_part, sst_of, take_out_rows
 from tablecast.errors import CorruptData, InvalidPart, InvalidRequest, StaleLoad, UnknownLoad
-from tablecast.model.pipeline import DuplicateLetters, LoadLetter
+from tablecast.model.pipeline import DuplicateLetters
 from tablecast.model.schema import Actor, Role, TableSchema
 from tablecast.model.topic import Route
 
@@ -302,7 +304,7 @@ class Loads:
         with load.directory.arriving(target, source, self._placing(load)) as path:
             size = path.stat().st_size
             if load.about.kind == "rows":
-                rows = count_rows(str(path))
+                rows = count_letters(path) if holds_letters(path) else count_rows(str(path))
             else:
                 sealed = read_part(path)
                 check_part(load.about.table_id, load.about.load_number, self._routes(load), path, sealed)
@@ -348,13 +350,12 @@ class Loads:
         self,
         load_id: str,
         parts: Sequence[tuple[int, str]],
-        letters: Sequence[LoadLetter] = (),
         duplicates: DuplicateLetters | None = None,
     ) -> LoadCommitted:
         """Commits these (part, attempt), in this order, and nothing else that was staged. None: an empty load.
 
-        `letters` are rows that could not be loaded: they go to their dead-letter topic in the same commit. So do rows
-        whose key is there already, if `duplicates` says where to."""
+        Dead letters among them go to their topic in the same commit. So do rows whose key is there already, if
+        `duplicates` says where to."""
         load = self._find(load_id)
         with load.ending:
             done = self._recall(load.name)
@@ -362,9 +363,9 @@ class Loads:
                 self._require_staged(load, parts)
                 load.active_ms = self._engine.now_ms()
                 if load.about.kind == "rows":
-                    done = self._commit_rows(load, parts, letters, duplicates)
-                elif letters or duplicates is not None:
-                    raise InvalidRequest("dead letters go with loads of kind rows")
+                    done = self._commit_rows(load, parts, duplicates)
+                elif duplicates is not None:
+                    raise InvalidRequest("duplicates are put aside by loads of kind rows")
                 else:
                     done = self._commit_sealed(load, parts)
             self._unguard(load)
@@ -389,13 +390,14 @@ class Loads:
         self,
         load: _Load,
         parts: Sequence[tuple[int, str]],
-        letters: Sequence[LoadLetter],
         duplicates: DuplicateLetters | None,
     ) -> LoadCommitted:
         about, engine = load.about, self._engine
         if duplicates is not None and about.mode != "insert":
             raise InvalidRequest(f"duplicates are put aside by loads of mode insert, not {about.mode}")
-        files = [RowsPart(p, str(load.directory.part(p, a)), load.parts[p, a]) for p, a in parts]
+        staged = [RowsPart(p, str(load.directory.part(p, a)), load.parts[p, a]) for p, a in parts]
+        letters = letters_of([Path(part.path) for part in staged])
+        files = [part for part in staged if not holds_letters(Path(part.path))]
 
         def attempt() -> LoadCommitted:
             table = engine.catalog.tables.get(about.table_id)

@@ -29,7 +29,7 @@ from tablecast.model.schema import Actor
 from tablecast.storage.base import StorageFailure
 from tablecast.storage.home import replace_durably, sync_directory
 
-MAX_PART_NUMBER = 1_000_000  # parts are numbered from 0: a Spark job has thousands of tasks, not millions
+MAX_PART_NUMBER = 2**31 - 1  # numbers need not follow one another: a Spark task has 4,096 for its parts
 DESCRIPTION = "LOAD"
 LOG_FILE = "log.sst"
 PARTIAL = "arriving-"  # what the name of a part that is still arriving begins with

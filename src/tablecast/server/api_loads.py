@@ -21,13 +21,13 @@ from tablecast.engine.loads import LoadCommitted, LoadInfo, OpenLoad
 from tablecast.engine.staging import MAX_PART_NUMBER
 from tablecast.errors import InvalidRequest, TablecastError, UnknownLoad
 from tablecast.model.change import Op
-from tablecast.model.pipeline import DuplicateLetters, LoadLetter
+from tablecast.model.pipeline import DuplicateLetters
 from tablecast.model.schema import Role
 from tablecast.model.topic import PayloadMode, Route
 from tablecast.server.answers import accepted, answer
 from tablecast.server.api_rows import qualified
 from tablecast.server.arriving import StreamedBody
-from tablecast.server.bodies import ARROW, SEALED, Decoder, content_type
+from tablecast.server.bodies import ARROW, NDJSON, SEALED, Decoder, content_type
 from tablecast.server.call import Call
 
 Part = Annotated[int, Meta(ge=0, le=MAX_PART_NUMBER)]
@@ -63,12 +63,10 @@ class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Part and attempt of each that is to be committed, in this order; none for an empty load. `dead_letters` are rows
-    that could not be loaded: they become messages in the same commit. So do rows of a load of mode insert whose key is
-    there already, if `duplicates` says where to."""
+    """Part and attempt of each that is to be committed, in this order; none for an empty load. Rows of a load of
+    mode insert whose key is there already become dead letters of the same commit if `duplicates` says where to."""
 
     parts: list[tuple[Part, str]]
-    dead_letters: list[LoadLetter] = []
     duplicates: DuplicateLetters | None = None
 
 
@@ -149,7 +147,7 @@ def _committed(committed: LoadCommitted) -> CommittedOut:
 
 async def put_part(call: Call) -> Response:
     load_id, part, attempt = _place(call)
-    content_type(call.headers, (ARROW, SEALED))
+    content_type(call.headers, (ARROW, SEALED, NDJSON))
     settings = call.services.settings
     body = StreamedBody(
         call.headers, call.receive, max_bytes=settings.max_part_bytes, timeout_seconds=settings.body_timeout_seconds,
@@ -185,7 +183,7 @@ async def commit(call: Call) -> Response:
     request, _ = await call.decoded(_commit)
     load_id = call.path["load"]
     _may_load(call, load_id)
-    committed = await call.services.loads.commit(load_id, request.parts, request.dead_letters, request.duplicates)
+    committed = await call.services.loads.commit(load_id, request.parts, request.duplicates)
     return answer(_committed(committed), accepted(call.headers))
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from tablecast.engine.engine import Engine
 from tablecast.engine.loads import LoadCommitted, StagedPart
-from tablecast.model.pipeline import DuplicateLetters, LoadLetter
+from tablecast.model.pipeline import DuplicateLetters
 
 STAGING_THREADS = 64  # parts that arrive at a time; each waits for its sender most of the time
 DECIDING_THREADS = 4  # loads that begin, are committed or given up at a time; they meet in one writer anyway
@@ -43,14 +43,13 @@ class LoadWork:
         self,
         load_id: str,
         parts: Sequence[tuple[int, str]],
-        letters: Sequence[LoadLetter] = (),
         duplicates: DuplicateLetters | None = None,
     ) -> LoadCommitted:
         """Whoever asks while it is under way waits for the same commit; it goes on if they all go away."""
         commit = self._commits.get(load_id)
         if commit is None:
             work = self._engine.loads.commit
-            commit = asyncio.ensure_future(self._in(self._deciding, work, load_id, parts, letters, duplicates))
+            commit = asyncio.ensure_future(self._in(self._deciding, work, load_id, parts, duplicates))
             self._commits[load_id] = commit
             commit.add_done_callback(partial(self._committed, load_id))
         return await asyncio.shield(commit)

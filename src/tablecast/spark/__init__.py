@@ -16,7 +16,8 @@ except ImportError as e:
 
 from tablecast.spark.java import Java, find_java
 from tablecast.spark.pipelines.declare import pipeline, table, topic
+from tablecast.spark.registration import register
 from tablecast.spark.session import session
-from tablecast.spark.source import TablecastDataSource, register
+from tablecast.spark.source import TablecastDataSource
 
 __all__ = ["Java", "TablecastDataSource", "find_java", "pipeline", "register", "session", "table", "topic"]

@@ -25,8 +25,8 @@ from tablecast.errors import SparkFailed, TablecastError
 from tablecast.model.spark_job import AuditTopic, Backfill, CopyFrom, CopyTopic, SparkJob
 from tablecast.spark.pipelines.reason import reason
 from tablecast.spark.progress import Quiet, Watcher
+from tablecast.spark.registration import register
 from tablecast.spark.session import MEASURED, session
-from tablecast.spark.source import register
 
 MASTER = "TABLECAST_SPARK_MASTER"  # where Spark runs, if nobody says; else local[*]
 ARROW_ROWS = 65_536  # rows at once between Spark and Python: as many as sealing works on

@@ -154,7 +154,7 @@ def _refuse_missing(table: TableSchema, given: set[str], mode: str) -> None:
 
 
 def _required(table: TableSchema) -> set[str]:
-    demanding = (column for column in table.columns if column.not_null or column.name in table.primary_key)
+    demanding = (column for column in table.columns if table.is_required(column))
     return {column.name for column in demanding if column.default is None}
 
 

@@ -35,12 +35,24 @@ def named(batches: Iterable[pa.RecordBatch], fitted: Fit) -> Iterator[pa.RecordB
             yield pa.RecordBatch.from_arrays([batch.column(i) for i in fitted.taken], names=list(fitted.names))
 
 
+def read_to_the_end(batches: Iterable[pa.RecordBatch]) -> None:
+    """For a micro-batch that is committed already: a query with state (counts, windows) keeps only what it knows of
+    partitions that were read to their end, and needs it for the next batch."""
+    for _ in batches:
+        pass
+
+
 def send_rows(
     client: BulkClient, load_id: str, table: TableSchema, batches: Iterable[pa.RecordBatch], task: Task
 ) -> Staged:
-    """Stages all batches as one part of a load of kind rows; nothing if there are no rows."""
+    """Casts all batches and stages them as one part of a load of kind rows; nothing if there are no rows."""
+    return send_typed(client, load_id, _typed(table, batches), task)
+
+
+def send_typed(client: BulkClient, load_id: str, batches: Iterable[pa.RecordBatch], task: Task) -> Staged:
+    """The same for batches that have the table's types."""
     with SpooledTemporaryFile(SPOOLED_BYTES, dir=local_directory()) as spool:
-        rows = _write_stream(spool, _typed(table, batches))
+        rows = _write_stream(spool, batches)
         if not rows:
             return Staged(load_id)
         part = task.part(0)
@@ -54,8 +66,8 @@ def _write_stream(spool: Any, batches: Iterable[pa.RecordBatch]) -> int:
         rows += batch.num_rows
         if rows > MAX_ROWS:
             raise TooLarge(
-                f"one load takes {MAX_ROWS} rows, and this task alone has more: write in several batches (of a stream, "
-                'with maxOffsetsPerTrigger), or insert with option "bulk" = "always"',
+                f"one commit takes {MAX_ROWS} rows, and this task alone has more: write in several batches (of a stream, "
+                'with maxOffsetsPerTrigger; of a pipeline, with max_messages), or insert with option "bulk" = "always"',
                 limit=MAX_ROWS,
             )
         if writer is None:

@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tablecast.spark.java import find_java
-from tablecast.spark.source import register
+from tablecast.spark.registration import register
 from tablecast.spark.topic_reader import PARALLELISM
 
 MEASURED: Mapping[str, str] = {

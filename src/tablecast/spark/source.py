@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -58,12 +57,6 @@ class TablecastDataSource(DataSource):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options.get('topic') or self.options.get('table')!r})"
-
-
-def register(spark: SparkSession) -> SparkSession:
-    """Makes `format("tablecast")` known to a session, classic or Connect; the same one is returned."""
-    spark.dataSource.register(TablecastDataSource)
-    return spark
 
 
 def _part(name: str) -> Any:

@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from tablecast.client.bulk import BulkClient, LoadBegun
-from tablecast.errors import InvalidRequest, StaleLoad
-from tablecast.spark.committing import abort_loads, commit_parts, staged_of
+from tablecast.errors import InvalidRequest
+from tablecast.spark.committing import abort_loads, commit_parts, staged_of, the_load
 from tablecast.spark.durable import local_place, make_durable
 from tablecast.spark.fitting import Fit, fit
 from tablecast.spark.sealing_task import send_sealed
-from tablecast.spark.sending import named, send_rows
+from tablecast.spark.sending import named, read_to_the_end, send_rows
 from tablecast.spark.task import Staged, current_batch, current_task
 from tablecast.spark.topic_target import into_table
 from tablecast.spark.worker import settle
@@ -87,6 +87,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         with _client(self._options) as client:
             load = self._begun(client)
             if load.committed is not None:
+                read_to_the_end(batches)
                 return Staged(load.load_id, committed=True)
             if self._sealed:
                 return send_sealed(client, load, batches, current_task())
@@ -106,17 +107,11 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when every task has staged its part."""
         staged = staged_of(messages)
-        loads = {each.load_id for each in staged if each.load_id}
-        if any(each.committed for each in staged) or not loads:
-            return
-        if len(loads) > 1:
-            raise StaleLoad(
-                f"the load of batch {batchId} was begun anew while its tasks were at work, because {self._options.table} "
-                "was changed: nothing of it was written; start the query again"
-            )
-        self._make_durable(batchId)
-        with _client(self._options) as client:
-            commit_parts(client, loads.pop(), staged)
+        load_id = the_load(staged, f"batch {batchId} into {self._options.table}")
+        if load_id is not None:
+            self._make_durable(batchId)
+            with _client(self._options) as client:
+                commit_parts(client, load_id, staged)
 
     def _make_durable(self, batch_id: int) -> None:
         """Of a checkpoint on this machine, the driver's. Spark does not say where it is if a setting of the session does."""

@@ -30,7 +30,7 @@ from tablecast.model.schema import Column, TableSchema
 class Verdict:
     """`good` has the target's own types; `rejects` count from 0 over the batch."""
 
-    good: pa.Table
+    good: pa.RecordBatch
     rejects: tuple[Reject, ...]
 
 
@@ -53,15 +53,13 @@ class Judge:
         self._checks = [] if self._keys_only else [compile_filter(check, schema) for check in schema.checks]
         self._rows = RowJudge(schema, self._checks, (), _Unknown(0, "nobody"))
 
-    def verdict(self, batch: pa.Table) -> Verdict:
+    def verdict(self, batch: pa.RecordBatch) -> Verdict:
         """The batch's columns are in the order of `columns`."""
-        given = pa.RecordBatch.from_arrays(
-            [_one(column) for column in batch.columns], schema=_plain(batch, self._arrow)
-        )
+        given = pa.RecordBatch.from_arrays(batch.columns, schema=_plain(batch, self._arrow))
         cast = [cast_column(column, array) for column, array in zip(self._columns, given.columns, strict=True)]
         suspects = self._suspects(given, cast)
         rejects = [found for row in suspects if (found := self._refusal(given, row)) is not None]
-        good = pa.Table.from_arrays([array for array, _ in cast], schema=self._arrow)
+        good = pa.RecordBatch.from_arrays([array for array, _ in cast], schema=self._arrow)
         if rejects:
             kept = np.ones(given.num_rows, np.bool_)
             kept[[found.row for found in rejects]] = False
@@ -81,7 +79,7 @@ class Judge:
         return map(int, np.flatnonzero(marked))
 
     def _is_required(self, column: Column) -> bool:
-        return column.not_null or column.name in self._schema.primary_key
+        return self._schema.is_required(column)
 
     def _long(self, array: pa.Array) -> Any:
         """Values that may make their row too large."""
@@ -106,9 +104,5 @@ class Judge:
         return None
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _plain(batch: pa.Table, wanted: pa.Schema) -> pa.Schema:
+def _plain(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in zip(wanted.names, batch.schema.types, strict=True)])

@@ -1,4 +1,5 @@
-"""A pipeline as a StreamingQuery: its inputs as DataFrames, its result checked against the target, its sink.
+"""A pipeline as a StreamingQuery: its inputs as DataFrames, its result checked against the target and
+staged by its tasks, its sink.
 
 Every pipeline has a Spark session of its own (views and settings apart, one JVM), in which time is UTC.
 
@@ -21,13 +22,14 @@ from tablecast.spark.fitting import fit
 from tablecast.spark.options import SOURCE_NAME
 from tablecast.spark.pipelines.definition import Definition
 from tablecast.spark.pipelines.sink import Sink, Tally
+from tablecast.spark.pipelines.staging import SCHEMA, Staging
 from tablecast.spark.source import TablecastDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-MAX_MESSAGES_PER_BATCH = 200_000  # of a topic, unless the pipeline says otherwise: its result passes through the driver
+MAX_MESSAGES_PER_BATCH = 200_000  # of a topic, unless the pipeline says otherwise: bounds a batch's time and memory
 _AGGREGATE = re.compile(r"^[\s:+\-]*~(Aggregate|Distinct)\b", re.MULTILINE)  # ~ is a stream's, not a table's
 _SORT = re.compile(r"\A(?:[\s:+\-]*~Project[^\n]*\n)*[\s:+\-]*~Sort\b")
 
@@ -48,9 +50,10 @@ def started(
     session = own_session(around.spark)
     frames = {given.view: _frame(session, definition, given, around) for given in definition.pipeline.inputs}
     columns, result = _fitted(definition.result(session, frames), definition, around.server)
-    sink = Sink(client, definition.pipeline, columns, checkpoint, tally)
+    staged = result.mapInArrow(Staging(around.server, definition.pipeline, columns).stage, SCHEMA)
+    sink = Sink(client, definition.pipeline, checkpoint, tally)
     writer = (
-        result.writeStream.queryName(definition.name)
+        staged.writeStream.queryName(definition.name)
         .option("checkpointLocation", f"file://{checkpoint.absolute()}")  # Spark takes it as it is: nothing is escaped
         .outputMode(output_mode(result))
         .foreachBatch(sink)
