@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tablecast.client.values import from_extension, pack, pack_rows, unpack
+from tablecast.codec.packed_rows import PackedRows
 from tablecast.errors import InvalidRequest, TypeMismatch
 
 SCALARS = (
@@ -50,7 +51,7 @@ def test_values_survive_exactly(values: list[Any]) -> None:
 
 @given(st.lists(st.lists(VALUES) | st.dictionaries(st.text(), VALUES)))
 def test_rows_are_packed_like_any_values(rows: list[Any]) -> None:
-    assert pack_rows(rows) == pack(rows)
+    assert exact(PackedRows(*pack_rows(rows), from_extension).plain()) == exact(rows)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ class AsyncClient:
         named = None if columns is None else list(columns)
         fields = {
             "table": table,
-            "rows": wire.packed_rows(rows),
+            **wire.packed_rows(rows),
             "columns": named,
             "mode": mode,
             "idempotency_key": key,

@@ -6,7 +6,7 @@ Whatever may happen to a connection is `NoAnswer`, as for requests, or the error
 from __future__ import annotations
 
 import asyncio
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -34,20 +34,21 @@ class LiveSocket:
         self._socket = socket
 
     @classmethod
-    async def open(cls, url: str, authorization: str | None) -> Self:
+    async def open(cls, url: str, authorization: str | None, **options: Any) -> Self:
+        """`options` are those of the library that are to be others than ours."""
+        ours: dict[str, Any] = {
+            "additional_headers": {} if authorization is None else {"Authorization": authorization},
+            "subprotocols": [Subprotocol("tablecast.msgpack")],
+            "compression": None,
+            "proxy": None,  # as for requests
+            "open_timeout": CONNECT_SECONDS,
+            "ping_interval": PING_SECONDS,
+            "ping_timeout": PING_SECONDS,
+            "close_timeout": CLOSE_SECONDS,
+            "max_size": None,  # a commit comes whole, however large; the server has limits for that
+        }
         try:
-            socket = await connect(
-                live_url(url),
-                additional_headers={} if authorization is None else {"Authorization": authorization},
-                subprotocols=[Subprotocol("tablecast.msgpack")],
-                compression=None,
-                proxy=None,  # as for requests
-                open_timeout=CONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                ping_timeout=PING_SECONDS,
-                close_timeout=CLOSE_SECONDS,
-                max_size=None,  # a commit comes whole, however large; the server has limits for that
-            )
+            socket = await connect(live_url(url), **ours | options)
         except InvalidStatus as e:
             response = e.response
             if response.status_code in _GATEWAY:

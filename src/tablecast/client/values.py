@@ -30,6 +30,7 @@ DECIMAL, DATETIME, DATE, TIME, UUID_BYTES, BIG_INT = range(1, 7)
 
 _PLAIN = frozenset({type(None), bool, float, str, bytes})
 _AS_THEY_ARE = _PLAIN | {int}  # an int that is too large is noticed when it is packed
+_DECIMALS = frozenset({type(None), Decimal})
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1  # what MessagePack holds
 
 T = TypeVar("T")
@@ -71,14 +72,38 @@ def portable_values(values: Sequence[Any]) -> list[Any]:
     return [value if type(value) in _PLAIN else portable(value) for value in values]
 
 
-def pack_rows(rows: Sequence[Any]) -> bytes:
-    """As `pack`, for many rows of few types: whole columns are looked at, and values only where a column needs it."""
+def pack_rows(rows: Sequence[Any]) -> tuple[bytes, list[int]]:
+    """As `pack`, for many rows of few types: whole columns are looked at, and values only where a column needs it.
+
+    Also where in each row decimal numbers stand as text, which the server is to be told: of columns that have no other values.
+    """
+    decimals = _decimal_columns(rows)
     try:
-        return msgspec.msgpack.encode([_portable_row(row) for row in rows] if _need_care(rows) else rows)
+        if decimals is not None:
+            return msgspec.msgpack.encode(rows), decimals
+        return msgspec.msgpack.encode([_portable_row(row) for row in rows] if _need_care(rows) else rows), []
     except OverflowError:  # an int beyond 64 bits
-        return pack(rows)
+        return pack(rows), []
     except (TypeError, ValueError, RecursionError) as e:
         raise TypeMismatch(f"a value cannot be sent to the server: {e}") from e
+
+
+def _decimal_columns(rows: Sequence[Any]) -> list[int] | None:
+    """None if there is anything but sequences of plain values and columns of decimals."""
+    if not {tuple, list}.issuperset(map(type, rows)):
+        return None
+    try:
+        columns = list(zip(*rows, strict=True))
+    except ValueError:
+        return None
+    decimals = []
+    for at, column in enumerate(columns):
+        kinds = set(map(type, column))
+        if not kinds <= _AS_THEY_ARE:
+            if not kinds <= _DECIMALS:
+                return None
+            decimals.append(at)
+    return decimals
 
 
 def _need_care(rows: Sequence[Any]) -> bool:

@@ -86,11 +86,12 @@ def arrow_stream(table: pa.Table | pa.RecordBatch) -> bytes:
     return encoded
 
 
-def packed_rows(rows: Any) -> msgspec.Raw:
-    """Rows that can be sent: mappings or sequences, not one of either."""
+def packed_rows(rows: Any) -> dict[str, Any]:
+    """Fields of a write. Rows that can be sent are mappings or sequences, not one of either."""
     if isinstance(rows, str | bytes | Mapping):
         raise InvalidRequest(f"rows are a sequence of mappings or of sequences, not a {type(rows).__name__}")
-    return msgspec.Raw(pack_rows(list(rows)))
+    packed, decimals = pack_rows(list(rows))
+    return {"rows": msgspec.Raw(packed), "decimals": decimals or None}
 
 
 # --- answers ---------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def unknown_column(schema: TableSchema, name: str) -> TablecastError:
 
 def _coerce_or_null(schema: TableSchema, column: Column) -> Coerce:
     coerce = coercion(column.type, column.name)
-    required = column.not_null or column.name in schema.primary_key
+    required = schema.is_required(column)
 
     def coerce_or_null(value: Any) -> Any:
         if value is None:
@@ -278,9 +278,7 @@ def _new_row_class(schema: TableSchema, coercions: list[Coerce]) -> type[Row]:
 def _compile_builder(
     schema: TableSchema, columns: tuple[str, ...], struct_type: type[Row], coercions: list[Coerce]
 ) -> BuildRow:
-    names: dict[str, Any] = {
-        "Row": struct_type, "datetime": datetime, "date": date, "UUID": UUID, "UTC": UTC, "DEFAULT": DEFAULT, "Decimal": Decimal
-    }  # fmt: skip
+    names: dict[str, Any] = {"Row": struct_type, "DEFAULT": DEFAULT}
     given = [schema.index_of(name) for name in columns]
     lines = ["def build(values, defaults):"]
     lines.append(f"    {''.join(f'c{i}, ' for i in given)} = values" if given else "    () = values")
@@ -294,17 +292,22 @@ def _compile_builder(
                 lines.append(f"    {v} = k{i}(None)")
             continue
         fetch = f"d{i}(defaults)" if callable(default) else f"d{i}"
-        bound = 1 << (INT_BITS.get(column.type.name, 64) - 1)
-        usual = _USUAL.get(column.type.name, "True").format(v=v, i=i, low=-bound, high=bound - 1)
-        if not (column.not_null or column.name in schema.primary_key):
-            usual = f"{v} is not None and ({usual})"
-        names[f"q{i}"], names[f"b{i}"] = Decimal(1).scaleb(-column.type.scale), decimal_bound(column.type)
-        lines.append(f"    if {usual}:")
+        lines.append(f"    if {unusual(schema, i, names)}:")
         lines.append(f"        {v} = k{i}({fetch} if {v} is DEFAULT else {v})")
     lines.append(f"    return Row({', '.join(f'c{i}' for i in range(len(schema.columns)))})")
     exec(compile("\n".join(lines), f"<row builder of {schema.full_name}>", "exec"), names)
     build: BuildRow = names["build"]
     return build
+
+
+def unusual(schema: TableSchema, index: int, names: dict[str, Any]) -> str:
+    """Source code of the test whether column `c{index}` needs the full coercion. What it refers to is put into `names`."""
+    column, v = schema.columns[index], f"c{index}"
+    names |= {"datetime": datetime, "date": date, "UUID": UUID, "UTC": UTC, "Decimal": Decimal}
+    names[f"q{index}"], names[f"b{index}"] = Decimal(1).scaleb(-column.type.scale), decimal_bound(column.type)
+    bound = 1 << (INT_BITS.get(column.type.name, 64) - 1)
+    test = _USUAL.get(column.type.name, "True").format(v=v, i=index, low=-bound, high=bound - 1)
+    return f"({test})" if schema.is_required(column) else f"({v} is not None and ({test}))"
 
 
 def _default_value(column: Column, coerce: Coerce) -> Any:

@@ -116,6 +116,10 @@ class TableSchema(msgspec.Struct, frozen=True):
                 return i
         return None
 
+    def is_required(self, column: Column) -> bool:
+        """Whether it may not be NULL."""
+        return column.not_null or column.name in self.primary_key
+
     @property
     def key_indexes(self) -> tuple[int, ...]:
         names = self.column_names

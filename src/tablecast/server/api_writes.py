@@ -14,6 +14,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
+from tablecast.client.values import from_extension
+from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import StalePlan
@@ -27,9 +29,13 @@ from tablecast.server.call import Call
 from tablecast.server.errors import ErrorBody, error_body
 from tablecast.server.values import json_params, json_rows
 from tablecast.sql import statements as s
-from tablecast.sql.aio import AsyncSession, Started
+from tablecast.sql.aio import FEW_ROWS, AsyncSession, Started
+from tablecast.sql.parse_table import MAX_COLUMNS
 
 MAX_WRITES = 10_000  # of one request: what a commit or two take
+_NIL = msgspec.Raw(b"\xc0")
+
+Position = Annotated[int, Meta(ge=0, le=MAX_COLUMNS)]
 
 
 class WriteIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -37,12 +43,50 @@ class WriteIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     table: str | None = None
     rows: Rows | None = None
+    decimals: Annotated[
+        list[Position],
+        Meta(description="with MessagePack: where in each row of an array, from 0, DECIMAL values are written as text"),
+    ] = []
     columns: list[str] | None = None
     mode: str = "insert"
     sql: Annotated[str | None, Meta(description="one INSERT, UPDATE or DELETE")] = None
     params: list[Any] = []
     namespace: str = DEFAULT_NAMESPACE
     idempotency_key: str | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        return self.rows is not None
+
+    def given_rows(self) -> Any:
+        return self.rows
+
+
+class PackedWriteIn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The same, with rows that nobody has looked into: they are read when it is known for which table."""
+
+    table: str | None = None
+    rows: msgspec.Raw = _NIL
+    decimals: list[Position] = []
+    columns: list[str] | None = None
+    mode: str = "insert"
+    sql: str | None = None
+    params: list[Any] = []
+    namespace: str = DEFAULT_NAMESPACE
+    idempotency_key: str | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        return bytes(self.rows) != bytes(_NIL)
+
+    def given_rows(self) -> Any:
+        """A few are better looked at now: see `sql.aio`."""
+        packed = PackedRows(bytes(self.rows), self.decimals, from_extension)
+        return packed if len(packed) > FEW_ROWS else packed.plain()
+
+
+class PackedWritesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    writes: Annotated[list[PackedWriteIn], Meta(min_length=1, max_length=MAX_WRITES)]
 
 
 class WritesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -79,7 +123,8 @@ class WritesPacked(msgspec.Struct, frozen=True):
 
 
 Begun = Started | TablecastError | asyncio.Task[Result | TablecastError]
-_decoder = Decoder(WritesRequest)
+Write = WriteIn | PackedWriteIn
+_decoder = Decoder(WritesRequest, PackedWritesRequest)
 
 
 async def write_many(call: Call) -> Response:
@@ -91,7 +136,7 @@ async def write_many(call: Call) -> Response:
     return answer(WritesAnswer([_out(result) for result in results]), JSON)
 
 
-async def _results(call: Call, writes: Sequence[WriteIn], from_json: bool) -> list[Result | TablecastError]:
+async def _results(call: Call, writes: Sequence[Write], from_json: bool) -> list[Result | TablecastError]:
     """All are handed to the writer before any of them is waited for."""
     together = {} if from_json else await _begun_together(call, writes)
     in_them = {at for places in together for at in places}
@@ -116,10 +161,10 @@ async def _results(call: Call, writes: Sequence[WriteIn], from_json: bool) -> li
 Places = tuple[int, ...]  # where among the writes of the request
 
 
-async def _begun_together(call: Call, writes: Sequence[WriteIn]) -> dict[Places, asyncio.Future[Written]]:
+async def _begun_together(call: Call, writes: Sequence[Write]) -> dict[Places, asyncio.Future[Written]]:
     alike: dict[tuple[str, str], list[int]] = {}
     for at, write in enumerate(writes):
-        if write.sql is not None and write.table is None and write.rows is None and write.idempotency_key is not None:
+        if write.sql is not None and write.table is None and not write.has_rows and write.idempotency_key is not None:
             alike.setdefault((write.namespace, write.sql), []).append(at)
     begun: dict[Places, asyncio.Future[Written]] = {}
     for (namespace, sql), places in alike.items():
@@ -138,7 +183,7 @@ async def _begun_together(call: Call, writes: Sequence[WriteIn]) -> dict[Places,
 # --- each by itself ----------------------------------------------------------------------------------------------
 
 
-async def _begun(call: Call, write: WriteIn, from_json: bool) -> Begun:
+async def _begun(call: Call, write: Write, from_json: bool) -> Begun:
     """Most writes are handed to the writer at once, before any of them is waited for; the others are tasks."""
     try:
         started = _started(call, await call.session(write.namespace), write, from_json)
@@ -147,19 +192,20 @@ async def _begun(call: Call, write: WriteIn, from_json: bool) -> Begun:
     return started or asyncio.ensure_future(_attempt(call, write, from_json))
 
 
-def _started(call: Call, session: AsyncSession, write: WriteIn, from_json: bool) -> Started | None:
+def _started(call: Call, session: AsyncSession, write: Write, from_json: bool) -> Started | None:
     key = write.idempotency_key
     if from_json or (write.sql is None) == (write.table is None):
         return None
     if write.sql is not None:
         check_sql_size(write.sql, call.services.settings.max_sql_bytes)
-        return session.started(write.sql, write.params, idempotency_key=key) if write.rows is None else None
-    if write.table is None or write.rows is None:
+        return session.started(write.sql, write.params, idempotency_key=key) if not write.has_rows else None
+    if write.table is None or not write.has_rows:
         return None
-    return session.started_rows(qualified(write.table, write.namespace), write.rows, write.columns, write.mode, key)
+    table, rows = qualified(write.table, write.namespace), write.given_rows()
+    return session.started_rows(table, rows, write.columns, write.mode, key)
 
 
-async def _ended(call: Call, write: WriteIn, from_json: bool, begun: Begun) -> Result | TablecastError:
+async def _ended(call: Call, write: Write, from_json: bool, begun: Begun) -> Result | TablecastError:
     try:
         if isinstance(begun, TablecastError):
             raise begun
@@ -175,7 +221,7 @@ async def _ended(call: Call, write: WriteIn, from_json: bool, begun: Begun) -> R
         return error
 
 
-async def _attempt(call: Call, write: WriteIn, from_json: bool) -> Result | TablecastError:
+async def _attempt(call: Call, write: Write, from_json: bool) -> Result | TablecastError:
     """An unforeseen exception fails the request: nothing is known about the other writes then, as after a crash."""
     try:
         result = await _write(call, write, from_json)
@@ -186,25 +232,27 @@ async def _attempt(call: Call, write: WriteIn, from_json: bool) -> Result | Tabl
         return error
 
 
-async def _write(call: Call, write: WriteIn, from_json: bool) -> Result:
+async def _write(call: Call, write: Write, from_json: bool) -> Result:
     session = await call.session(write.namespace)
     if write.sql is not None:
         await _check_sql(call, write.sql, write)
         params = json_params(write.params) if from_json else write.params
         return await session.execute(write.sql, params, idempotency_key=write.idempotency_key)
-    if write.table is None or write.rows is None:
+    if write.table is None or not write.has_rows:
         raise InvalidRequest("a write has either table and rows, or sql")
     table = qualified(write.table, write.namespace)
-    rows: Any = write.rows
+    rows = write.given_rows()
     if from_json:
+        if write.decimals:
+            raise InvalidRequest("decimals goes with MessagePack: in JSON a DECIMAL is text anyway")
         rows = json_rows(call.services.db.engine.catalog, table, rows, write.columns)
     return await session.insert(
         table, rows, columns=write.columns, mode=write.mode, idempotency_key=write.idempotency_key
     )
 
 
-async def _check_sql(call: Call, sql: str, write: WriteIn) -> None:
-    if write.table is not None or write.rows is not None:
+async def _check_sql(call: Call, sql: str, write: Write) -> None:
+    if write.table is not None or write.has_rows:
         raise InvalidRequest("a write has either table and rows, or sql, not both")
     check_sql_size(sql, call.services.settings.max_sql_bytes)
     statements = await parsed(sql)

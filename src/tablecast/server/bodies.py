@@ -169,12 +169,12 @@ def content_type(headers: Headers, taken: tuple[str, ...]) -> str:
 
 
 class Decoder:
-    """JSON or MessagePack → one type, strictly."""
+    """JSON or MessagePack → one type, strictly. MessagePack may have one of its own, that leaves some of it packed."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, packed_kind: Any = None) -> None:
         self._decode: dict[str, Callable[[bytes], Any]] = {
             JSON: msgspec.json.Decoder(kind).decode,
-            MSGPACK: msgspec.msgpack.Decoder(kind, ext_hook=from_extension).decode,
+            MSGPACK: msgspec.msgpack.Decoder(packed_kind or kind, ext_hook=from_extension).decode,
         }
 
     def __call__(self, body: bytes, media_type: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tablecast.codec.log_stream import LOG_STREAM
 from tablecast.engine.staging import MAX_PART_NUMBER
 from tablecast.server import api_loads, api_log, api_snapshots
-from tablecast.server.bodies import ARROW, JSON, MSGPACK, SEALED
+from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, SEALED
 from tablecast.server.operation import BINARY, NAMESPACE, SIGNED_IN, WITH_BODY, Operation, Parameter
 
 _PLAN = "AZKQkA=="
@@ -98,7 +98,7 @@ BULK_OPERATIONS = (
     ),
     Operation(
         "PUT", "/v1/api/loads/{load}/parts/{part}", "put_part", "Stages a part of a load: durable, and invisible.",
-        takes={ARROW: BINARY, SEALED: BINARY},
+        takes={ARROW: BINARY, SEALED: BINARY, NDJSON: BINARY},
         answers={JSON: api_loads.PartAnswer, MSGPACK: api_loads.PartAnswer},
         answer_example={"part": 0, "attempt": "0", "rows": 250000, "bytes": 31457280},
         errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 422),
