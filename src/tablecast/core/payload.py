@@ -89,7 +89,7 @@ def _json_expression(schema: TableSchema, index: int) -> str:
     """The same as source code over `r`, inlined where that is faster than a call."""
     column, v = schema.columns[index], f"r.c{index}"
     if column.type.name is TypeName.BIGINT:
-        required = column.not_null or column.name in schema.primary_key
+        required = schema.is_required(column)
         return f"str({v})" if required else f"None if {v} is None else str({v})"
     if column.type.name is TypeName.DECIMAL and column.type.scale > _PLAIN_SCALE:
         return f"None if {v} is None else format({v}, 'f')"

@@ -185,7 +185,7 @@ class Sealer:
                 array, unfit = cast_column(column, given.column(at))
             arrays.append(array)
             refused.append(unfit)
-            if column.not_null or column.name in self._schema.primary_key:
+            if self._schema.is_required(column):
                 refused.append(required(array))
         found = [rows for rows in refused if rows is not None]
         typed = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)

@@ -41,8 +41,9 @@ from tablecast.engine.process import Process
 from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
 from tablecast.engine.replication import Replication
+from tablecast.engine.ticket import Ticket
 from tablecast.engine.undo import ChangeIndex
-from tablecast.engine.writer import PUBLISHED, QUEUE_COMMANDS, Ticket, Writer
+from tablecast.engine.writer import PUBLISHED, QUEUE_COMMANDS, Writer
 from tablecast.errors import DatabaseClosed, OffsetOutOfRange, Overloaded
 from tablecast.model.message import LogSlice, Message
 from tablecast.model.position import Start, StartKind

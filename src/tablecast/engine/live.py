@@ -58,7 +58,7 @@ class HubStats:
 
 
 class LiveHub:
-    """Belongs to the event loop it is made on; only `stats` may be called from elsewhere."""
+    """Belongs to the event loop it is made on; only `stats` and `concerns` may be called from elsewhere."""
 
     def __init__(
         self,
@@ -214,6 +214,10 @@ class LiveHub:
         if not self._woken:
             self._woken = True
             self._loop.call_soon_threadsafe(self._wake)
+
+    def concerns(self, commit: Commit) -> bool:
+        """Whether it may be told to anybody. From any thread."""
+        return not self._watched.isdisjoint(commit.touched)
 
     def _wake(self) -> None:
         self._woken = False  # first: what comes from here on wakes again

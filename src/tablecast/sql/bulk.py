@@ -1,4 +1,4 @@
-"""Rows without SQL: many rows of one table as one statement, from Python values or Arrow."""
+"""Rows without SQL: many rows of one table as one statement, from Python values, as they were packed, or Arrow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.rights import require_write, row_owner
 from tablecast.engine.arrow_rows import arrow_rows, replace_named
@@ -32,7 +33,7 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
     if isinstance(rows, pa.Table | pa.RecordBatch):
         columns, rows = tuple(rows.column_names), arrow_rows(table, rows)
     if mode == "delete":
-        return _delete(context, table, rows, columns)
+        return _delete(context, table, rows.plain() if isinstance(rows, PackedRows) else rows, columns)
     made, named = _build(table, rows, columns, context.values())
     resolve = replace_named(table, made, named) if mode == "upsert" else None
     command = insert_rows(context, table, made, resolve, False)
@@ -40,9 +41,16 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
 
 
 def _build(
-    table: Table, rows: Sequence[Any], columns: Sequence[str] | None, values: StatementValues
+    table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
 ) -> tuple[list[Row], list[tuple[str, ...]]]:
     """Rows, and which columns each of them named."""
+    if isinstance(rows, PackedRows):
+        every = table.schema.column_names
+        if columns is None or tuple(columns) == every:
+            made = rows.read(table.schema, table.codec.builder(every), values)
+            if made is not None:
+                return made, [every] * len(made)
+        rows = rows.plain()
     if not rows:
         return [], []
     if not isinstance(rows[0], Mapping):

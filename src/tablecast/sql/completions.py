@@ -8,7 +8,7 @@ from typing import Any
 
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
-from tablecast.engine.writer import Ticket
+from tablecast.engine.ticket import Ticket
 
 
 class Completions:

@@ -31,6 +31,7 @@ from tablecast.sql.statements import TableName
 
 TEXTS_KEPT = 1024  # parsed
 FORMS_KEPT = 1024  # compiled, about 20 kB each
+KEPT_TEXT_CHARS = 2_000  # a longer text is parsed and compiled by each who sends it: it bounds what is kept
 
 _AS_STORED = (str, datetime, date, time)  # types whose values may need a normal form before they are compared
 
@@ -39,7 +40,8 @@ def plan_live(
     catalog: Catalog, actor: Actor, sql: str, params: Sequence[Any] = (), namespace: str = DEFAULT_NAMESPACE
 ) -> LiveQuery:
     """The live query that `sql` is to this actor. Raises what is wrong with it, or PermissionDenied."""
-    select = _parsed(sql)
+    is_kept = len(sql) <= KEPT_TEXT_CHARS
+    select = _parsed(sql) if is_kept else parse_live(sql)
     check_count(params, select.parameters)
     schema = _readable(catalog, actor, select.table, namespace)
     limit = select.limit if select.limit_parameter is None else checked_limit(params[select.limit_parameter])
@@ -47,7 +49,8 @@ def plan_live(
     taken = [_taken(schema, select, i, value) if i in select.used else (None, None) for i, value in enumerate(params)]
     if select.names_user:
         taken.append((actor.user_id, TEXT))
-    form = _form(sql, schema, tuple([kind for _, kind in taken]))
+    types = tuple([kind for _, kind in taken])
+    form = _form(sql, schema, types) if is_kept else _compiled(select, schema, types)
     return form.bind(actor, tuple([value for value, _ in taken]), limit)
 
 
@@ -66,7 +69,10 @@ def _parsed(sql: str) -> LiveSelect:
 
 @lru_cache(maxsize=FORMS_KEPT)
 def _form(sql: str, schema: TableSchema, types: Types) -> LiveForm:
-    select = _parsed(sql)
+    return _compiled(_parsed(sql), schema, types)
+
+
+def _compiled(select: LiveSelect, schema: TableSchema, types: Types) -> LiveForm:
     outputs = [Output(output.name, _lifted(output.tree, select)) for output in select.outputs]
     where = None if select.where is None else _lifted(select.where, select)
     return LiveForm(schema, outputs, where, types)

@@ -164,7 +164,7 @@ def needed_columns(target: TableSchema, mode: PipelineMode) -> list[str]:
     if mode is PipelineMode.DELETE:
         return list(target.primary_key)
     keyed = target.primary_key if mode is PipelineMode.UPSERT else ()
-    required = [c.name for c in target.columns if c.default is None and (c.not_null or c.name in target.primary_key)]
+    required = [c.name for c in target.columns if c.default is None and target.is_required(c)]
     return list(dict.fromkeys((*keyed, *required)))
 
 

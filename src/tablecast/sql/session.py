@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.client.live_sync import LiveChanges, LiveTable
+from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
 from tablecast.core.live_query import LiveQuery
@@ -571,4 +572,6 @@ def _fingerprint(asked: blake2b, params: Any) -> bytes:
 
 
 def _plain(rows: Any) -> Any:
+    if isinstance(rows, PackedRows):
+        return [rows.data, rows.decimals]
     return rows.to_pylist() if isinstance(rows, pa.Table | pa.RecordBatch) else rows

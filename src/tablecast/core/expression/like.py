@@ -14,6 +14,9 @@ from functools import lru_cache
 from tablecast.core.expression.casing import lower
 from tablecast.core.expression.failure import Failure
 
+PATTERNS_KEPT = 1024
+KEPT_PATTERN_CHARS = 200  # a pattern may come from a row: longer ones are made anew, which bounds what is kept
+
 ANY = None  # in a piece: any one code point
 Piece = tuple[str | None, ...]
 
@@ -38,12 +41,18 @@ def _regex(piece: Piece) -> str:
     return "".join("." if character is ANY else re.escape(character) for character in piece)
 
 
-@lru_cache(maxsize=1024)
 def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
+    return _kept(pattern, escape) if len(pattern) <= KEPT_PATTERN_CHARS else _made(pattern, escape)
+
+
+def _made(pattern: str, escape: str) -> Callable[[str], bool]:
     cut = pieces(pattern, escape)
     if any(ANY in piece for piece in cut):
         return _with_wildcards(cut)
     return _plain(["".join(character or "" for character in piece) for piece in cut])
+
+
+_kept = lru_cache(maxsize=PATTERNS_KEPT)(_made)
 
 
 def _plain(cut: list[str]) -> Callable[[str], bool]:
