@@ -29,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 SOCKET_SHARE = 2
+TOLD = 50  # runs between two lines of a log
 MANY = 20  # runs of a kind, from which on it must have met everything
 MUST_MEET = {"hub": race_hub.MUST_MEET, "sockets": race_sockets.MUST_MEET}
 
@@ -52,6 +53,8 @@ def run_all(runs: int, seed: int, workers: int, progress: Progress) -> list[Race
             done, running = wait(running, return_when=FIRST_COMPLETED)
             found += [future.result() for future in done]
             progress.advance(bar, len(done))
+            if not progress.console.is_terminal and len(found) // TOLD > (len(found) - len(done)) // TOLD:
+                progress.console.print(f"{len(found):,} runs")  # where there is no bar to be looked at
             if any(raced.violation for raced in found):
                 pool.shutdown(cancel_futures=True)
                 break

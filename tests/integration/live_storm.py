@@ -6,16 +6,15 @@ The server is calm at first; then comes a storm of well-behaved guests, then one
 again: each storm of as many cycles, many at a time. Meanwhile one subscriber, in a process of its own, writes a row and waits
 for the change, again and again. Then:
 
-    nothing is left        no subscription, no connection, no group, and as many open files as before
+    nothing is left        no subscription, no connection, no group, and as many open files as before, but for the store's own,
+                           which follow what the subscriber wrote
     memory is back         the storms leave no more than LEFT_BYTES, and the second pair no more than the first but for
                            GROWTH_BYTES
-    others are unharmed    the subscriber's median wait among guests of all kinds is at most SLOWER times that of a calm server,
-                           and at most SLOWER times that among well-behaved guests
+    others are unharmed    the subscriber's median wait is at most SLOWER times that of a calm server, among well-behaved guests
+                           and among guests of all kinds
 
-Of the two ratios the second is what misbehaving adds. The first has more in it: server, guests and subscriber share the
-processors, and a server that signs in hundreds of guests a second is busy with them. Where waits among well-behaved guests alone
-take more than SLOWER times those of a calm server, that is told as missed, with its figure; it does not end the run as failed,
-since no guest has done harm.
+Server, guests and subscriber share the processors. The guests come as fast as they are let in: the server gives newcomers a
+share of its event loop (`newcomers_share`), so a storm takes longer than it would alone; its speed is told.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from storm_guests import MIXED, PLAIN, Guests
 import tablecast
 
 AT_A_TIME = 16
+STORE = "/data/store"  # in the names of the store's files
 SLOWER = 2.0
 CALM_SECONDS = 5.0
 LEFT_BYTES = 64 * 2**20  # of a process that began with none of its caches and pools
@@ -48,8 +48,11 @@ TABLES = """
 CREATE NAMESPACE app;
 CREATE TABLE app.small (id INT PRIMARY KEY, grp INT);
 CREATE TABLE app.large (id INT PRIMARY KEY, body TEXT);
-CREATE TABLE app.watched (id INT PRIMARY KEY, n BIGINT)
+CREATE TABLE app.watched (id INT PRIMARY KEY, n BIGINT);
+CREATE TABLE app.filler (id INT PRIMARY KEY, body TEXT)
 """
+# More than the store's write buffers hold: else what the subscriber writes would fill them.
+FILLERS, FILLER_CHARS = 64, 1_000_000
 
 
 # --- the subscriber that must not be harmed ---------------------------------------------------------------------
@@ -155,6 +158,8 @@ def prepare(server: Address) -> None:
     server.post("/tables/app.small/rows", [{"id": n, "grp": n % 10} for n in range(100)])
     for n in range(LARGE_ROWS):
         server.post("/tables/app.large/rows", [{"id": n, "body": "x" * LARGE_CHARS}])
+    for n in range(FILLERS):
+        server.post("/tables/app.filler/rows", [{"id": n, "body": "x" * FILLER_CHARS}])
 
 
 def look(server: ServerProcess) -> Left:
@@ -167,9 +172,17 @@ def look(server: ServerProcess) -> Left:
         float(metrics["tablecast_live_subscriptions"]),
         float(metrics["tablecast_live_connections"]),
         len(server.sql("SELECT * FROM system.live_queries")[0]["rows"]),
-        len(list((process / "fd").iterdir())),
+        _files(process / "fd"),
         int(memory.split()[1]) * 1024,
     )
+
+
+def _files(open_files: Path) -> int:
+    found = 0
+    for each in open_files.iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            found += STORE not in str(each.readlink())
+    return found
 
 
 async def emptied(server: ServerProcess, files: int, seconds: float = 30.0) -> Left:
@@ -199,18 +212,9 @@ class Weathered:
     before: Left
     left: list[Left]
 
-    @property
-    def slower_than_calm(self) -> float:
-        return _wait(self.mixed) / _wait(self.calm)
-
-    @property
-    def slower_than_plain(self) -> float:
-        return _wait(self.mixed) / _wait(self.plain)
-
-    @property
-    def plain_than_calm(self) -> float:
-        """What the load of well-behaved guests costs."""
-        return _wait(self.plain) / _wait(self.calm)
+    def slower(self, storms: list[Storm], share: float = 0.5) -> float:
+        """How many times as long as on a calm server waits take, in the median or beyond another share of them."""
+        return _wait(storms, share) / _wait(self.calm, share)
 
     @property
     def left_bytes(self) -> int:
@@ -235,13 +239,13 @@ class Weathered:
         return found
 
     def delays(self) -> list[str]:
-        """What guests of all kinds did to the subscriber."""
-        found = []
-        if self.slower_than_plain > SLOWER:
-            found.append(f"waits are {self.slower_than_plain:.2f} times as long as among well-behaved guests")
-        if self.slower_than_calm > SLOWER >= self.plain_than_calm:
-            found.append(f"waits are {self.slower_than_calm:.2f} times as long as on a calm server")
-        return found
+        """What the guests did to the subscriber."""
+        storms = {"well-behaved guests": self.plain, "guests of all kinds": self.mixed}
+        return [
+            f"among {name} waits are {slower:.2f} times as long as on a calm server; at most {SLOWER:g}"
+            for name, found in storms.items()
+            if (slower := self.slower(found)) > SLOWER
+        ]
 
 
 async def weather(server: ServerProcess, cycles: int, seed: int, calm_seconds: float = CALM_SECONDS) -> Weathered:
@@ -265,22 +269,15 @@ def report(console: Console, weathered: Weathered, cycles: int) -> list[str]:
     weathers = [("a calm server", weathered.calm), ("well-behaved guests", weathered.plain)]
     for name, storms in (*weathers, ("guests of all kinds", weathered.mixed)):
         speed = f", {cycles / found.seconds:,.0f} a second" if (found := storms[-1]).kinds else ""
+        times = (
+            f"; {weathered.slower(storms):.2f} and {weathered.slower(storms, 0.99):.2f} times as long" if speed else ""
+        )
         console.print(
             f"{name}{speed}: a wait for a change takes {_wait(storms) * 1000:.2f} ms in the median, "
-            f"p99 {_wait(storms, 0.99) * 1000:.2f} ms ({sum(len(each.waits) for each in storms):,} waits)"
+            f"p99 {_wait(storms, 0.99) * 1000:.2f} ms ({sum(len(each.waits) for each in storms):,} waits){times}"
         )
     sizes = ", ".join(f"{left.memory_bytes / 2**20:.0f}" for left in (weathered.before, *weathered.left))
     console.print(f"memory before, and after each pair of storms: {sizes} MiB")
-    console.print(
-        f"waits among guests of all kinds are {weathered.slower_than_plain:.2f} times as long as among well-behaved ones "
-        f"(at most {SLOWER:g}), and {weathered.slower_than_calm:.2f} times as long as on a calm server (at most {SLOWER:g})"
-    )
-    if weathered.plain_than_calm > SLOWER:
-        console.print(
-            f"missed beside a calm server: well-behaved guests alone make waits {weathered.plain_than_calm:.2f} times as long; "
-            f"{len(os.sched_getaffinity(0))} processors are shared by all",
-            style="yellow",
-        )
     return [*weathered.problems(), *weathered.delays()]
 
 

@@ -19,16 +19,17 @@ from unittest import mock
 
 from race_workload import CLIENTS, LEAST_COMMITS, TABLES, USERS, Question, Raced, Row, Writing
 from server_fixture import ServerThread
-from websockets.asyncio.client import connect
-from websockets.typing import Subprotocol
 
 import tablecast
+from tablecast.client.connection import Attempts
 from tablecast.client.live_rows import LiveRows
-from tablecast.client.live_socket import LiveSocket, live_url
+from tablecast.client.live_socket import LiveSocket
 from tablecast.client.live_state import LiveState, QueryState
-from tablecast.client.transport import NoAnswer
+from tablecast.client.retry import Retry
+from tablecast.client.transport import CONNECT_SECONDS, NoAnswer
 from tablecast.codec.live import Lagging, Ping, Pong, Subscribed
 from tablecast.engine import undo
+from tablecast.errors import TablecastError, Unreachable
 
 WRITERS = 3  # of each user
 WRITES = 30  # of each writer, at least
@@ -40,6 +41,7 @@ DAWDLE_SECONDS = 0.1  # at most, before the next message is taken
 BUFFER_BYTES = 1_000  # of the server, for a connection
 SYSTEM_BYTES = 4_096  # of the system, likewise, at both ends
 CONNECTING = 20  # upgrades at a time: all at once would be all that there is
+PATIENCE = Retry(attempts=20, backoff_seconds=0.1, max_backoff_seconds=5.0, total_seconds=300.0)  # with the upgrade
 EMPTY_SECONDS = 30.0  # for the server to notice that everybody has gone
 MUST_MEET = {"snapshot", "resumed", "refetch", "lagging", "cut in the upgrade", "cut when live"}  # in many runs
 
@@ -82,12 +84,26 @@ class SocketClient:
         """None if it was cut before."""
         async with self._upgrading:
             if self._chance.random() >= 0.1:
-                return await self._open()
+                return await self._patiently_opened()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._chance.uniform(0, UPGRADE_SECONDS)):
-                    return await self._open()
+                    return await self._patiently_opened()
         self._met["cut in the upgrade"] += 1
         return None
+
+    async def _patiently_opened(self) -> LiveSocket:
+        """As the SDK does: a server that is busy, and lets it wait or says so, is asked again."""
+        attempts = Attempts(PATIENCE, monotonic, asyncio.sleep, self._chance.random)
+        while True:
+            try:
+                return await self._open()
+            except NoAnswer as e:
+                error: TablecastError = Unreachable(e.reason, url=self._server.url)
+            except TablecastError as e:
+                error = e
+            self._met["asked again for the upgrade"] += 1
+            if not (error.retryable and await attempts.again(error)):
+                raise error
 
     async def _open(self) -> LiveSocket:
         """As the SDK does, but for the room that there is for what was not taken yet."""
@@ -96,13 +112,8 @@ class SocketClient:
             raw.setblocking(False)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SYSTEM_BYTES)
             await asyncio.get_running_loop().sock_connect(raw, (self._server.host, self._server.port))
-            return LiveSocket(
-                await connect(
-                    live_url(self._server.url), sock=raw, additional_headers={"Authorization": self._authorization},
-                    subprotocols=[Subprotocol("tablecast.msgpack")], compression=None, max_size=None, max_queue=1,
-                    close_timeout=1,
-                )
-            )  # fmt: skip
+            own = {"sock": raw, "max_queue": 1, "close_timeout": 1, "open_timeout": CONNECT_SECONDS}
+            return await LiveSocket.open(self._server.url, self._authorization, **own)
         except BaseException:
             raw.close()
             raise
@@ -152,7 +163,7 @@ class SocketClient:
     async def catch_up(self) -> None:
         """Everything was written: it has all of it when it is live, and still is when a pong comes after the hub's last word."""
         async with self._upgrading:
-            link = await self._open()
+            link = await self._patiently_opened()
         try:
             self._state.connected()
             is_last = False
@@ -178,10 +189,16 @@ async def race(seed: int, clients: int = CLIENTS, writes: int = WRITES) -> Raced
     chance, raced = random.Random(f"sockets {seed}"), Raced(seed, "sockets")
     listed = chance.choice([10, 100_000, 100_000])
     kept_seconds = chance.choice([0, 3600, 3600])
+    share = random.Random(f"door {seed}").choice(
+        [0.25, 1.0]
+    )  # of newcomers: they wait for each other, or come as they like
     with (
         mock.patch.object(undo, "MAX_LISTED_CHANGES", listed),
         ServerThread(
-            system_bytes=SYSTEM_BYTES, live_buffer_bytes=BUFFER_BYTES, changes_kept_seconds=kept_seconds
+            system_bytes=SYSTEM_BYTES,
+            live_buffer_bytes=BUFFER_BYTES,
+            changes_kept_seconds=kept_seconds,
+            newcomers_share=share,
         ) as server,
     ):
         server.sql(TABLES)

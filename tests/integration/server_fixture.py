@@ -30,10 +30,12 @@ from tablecast.engine.live import LiveHub
 from tablecast.server.app import create_app
 from tablecast.server.auth import Authenticator
 from tablecast.server.connection import connection_class
+from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, url
 from tablecast.server.live_socket import socket_class
 from tablecast.server.metrics import Metrics
+from tablecast.server.serve import doorkeeper
 from tablecast.server.settings import Settings
 from tablecast.sql.aio import AsyncDatabase, open_async
 
@@ -143,6 +145,7 @@ class ServerThread(Address):
         self._thread = threading.Thread(target=self._run, name="test-server")
         self.db: AsyncDatabase
         self.lifecycle: Lifecycle
+        self.door: Doorkeeper
         self.loop: asyncio.AbstractEventLoop
         self._server: _Uvicorn
 
@@ -197,7 +200,8 @@ class ServerThread(Address):
             try:
                 await asyncio.to_thread(self.db.database.ensure_system_account, PASSWORD)
                 with closing(Authenticator(self.db.database, settings, SECRET)) as auth:
-                    app = create_app(self.db, settings, auth, Metrics(self.db.engine), self.lifecycle)
+                    self.door = doorkeeper(settings)
+                    app = create_app(self.db, settings, auth, Metrics(self.db.engine), self.lifecycle, self.door)
                     self.db.engine.process.address = url(listener, settings)
                     port = int(url(listener, settings).rpartition(":")[2])
                     self._server = _Uvicorn(self._config(app), self.lifecycle, lambda: self._started.put(port))
@@ -209,8 +213,8 @@ class ServerThread(Address):
         settings = self._settings
         return uvicorn.Config(
             app,
-            http=connection_class(settings.max_connections, settings.body_timeout_seconds),
-            ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds),
+            http=connection_class(settings.max_connections, settings.body_timeout_seconds, self.door),
+            ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds, self.door),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=settings.drain_seconds,

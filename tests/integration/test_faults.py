@@ -21,6 +21,7 @@ from tablecast.engine import writer
 from tablecast.engine.idempotency import Recall
 from tablecast.engine.jobs import Jobs
 from tablecast.engine.retention import Removed
+from tablecast.engine.ticket import Ticket
 from tablecast.engine.verify import verify_engine
 from tablecast.errors import (
     DatabaseError,
@@ -229,7 +230,7 @@ def test_a_store_that_gives_up_elsewhere_stops_writes_and_hangs_nobody() -> None
 
 
 def test_a_callback_that_raises_hurts_nobody_else(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_: writer.Ticket) -> None:
+    def broken(_: Ticket) -> None:
         raise RuntimeError("the event loop is closed")
 
     db.engine.submit(Recall("ann", "no such key", b""), broken)

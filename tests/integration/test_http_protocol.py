@@ -331,4 +331,5 @@ def test_a_full_queue_is_503_with_a_time_to_come_back() -> None:
             assert server.sql("SELECT id FROM t")[0]["rows"] == [[0]], "reads go on"
         finally:
             hold.go_on.set()
+        engine.execute(Nothing())  # which waits for its turn: then there is room again
         server.sql("INSERT INTO t VALUES (1)")

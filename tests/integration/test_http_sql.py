@@ -335,6 +335,46 @@ def test_writes_in_msgpack_carry_returning_as_arrow(server: ServerThread) -> Non
     assert failed["error"]["code"] == "sql_syntax"
 
 
+def written_packed(server: ServerThread, *writes: dict[str, Any]) -> list[dict[str, Any]]:
+    body = msgspec.msgpack.encode({"writes": writes})
+    answer = server.post("/writes", body, headers={"Content-Type": MSGPACK, "Accept": MSGPACK})
+    assert answer.status == 200, answer.body
+    results: list[dict[str, Any]] = msgspec.msgpack.decode(answer.body)["results"]
+    return results
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_rows_in_msgpack_may_have_decimals_as_text(server: ServerThread, count: int) -> None:
+    """A few are unpacked at once, many when their table is known; each write fails or succeeds alone, and once."""
+    rows = [[i, f"{i}.5"] for i in range(count)]
+    fine = {"table": "app.orders", "rows": rows, "decimals": [1], "idempotency_key": f"packed {count}"}
+    wrong = {"table": "app.orders", "rows": [*rows[1:], [count, "many"]], "decimals": [1]}
+    text = {"table": "app.orders", "rows": [[i + count, "1.5"] for i in range(count)]}
+    done, refused, as_text, same = written_packed(server, fine, wrong, text, fine)
+    assert (done["row_count"], as_text["row_count"]) == (count, count)
+    assert same == done
+    assert "'many', is no number: decimals names its position" in refused["error"]["message"]
+    assert rows_of(server) == [[str(i), f"{i}.50" if i < count else "1.50"] for i in range(2 * count)]
+    other = written_packed(server, fine | {"rows": rows[:-1]})[0]
+    assert other["error"]["code"] == "idempotency_mismatch"
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_decimal_for_a_text_column_is_refused_however_it_is_written(server: ServerThread, count: int) -> None:
+    write = {"table": "app.notes", "rows": [[i, "1.5"] for i in range(count)], "decimals": [1]}
+    (refused,) = written_packed(server, write)
+    assert refused["error"]["code"] == "type_mismatch"
+    assert "expected a string" in refused["error"]["message"]
+
+
+def test_decimals_go_with_msgpack(server: ServerThread) -> None:
+    write = {"table": "app.orders", "rows": [[1, "1.5"]], "decimals": [1]}
+    (refused,) = server.post("/writes", {"writes": [write]}).json()["results"]
+    assert "decimals goes with MessagePack" in refused["error"]["message"]
+    body = msgspec.msgpack.encode({"writes": [write | {"decimals": [-1]}]})
+    assert "$.writes[0].decimals[0]" in server.post("/writes", body, headers={"Content-Type": MSGPACK}).error["message"]
+
+
 def test_many_writes_share_commits(server: ServerThread) -> None:
     before = server.db.engine.seq
     writes = [{"table": "app.orders", "rows": [{"id": i}]} for i in range(2000)]

@@ -17,8 +17,11 @@ import race_hub
 import race_sockets
 from race_workload import Raced
 
+from tablecast.client.live_socket import LiveSocket
+from tablecast.client.transport import NoAnswer
 from tablecast.engine.live import LiveSubscription, Told
 from tablecast.engine.live_telling import Telling
+from tablecast.errors import Overloaded
 
 CLIENTS = 60  # of a run over sockets
 MOST_RUNS = 8  # two have met everything, but for bad luck
@@ -72,6 +75,22 @@ def test_a_server_that_keeps_a_subscription_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(race_hub.LiveHub, "is_empty", False)
     raced = asyncio.run(race_sockets.race(1, clients=2, writes=1))
     assert raced.violation is not None and "an index still holds something" in raced.violation
+
+
+def test_a_client_whose_upgrade_comes_to_nothing_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SDK does: a machine that is busy with other things is no violation."""
+    opened, refused = race_sockets.SocketClient._open, list[NoAnswer | Overloaded]()
+    causes = iter([NoAnswer("timed out during opening handshake", sent=False), Overloaded("too many connect")] * 3)
+
+    async def at_last(self: race_sockets.SocketClient) -> LiveSocket:
+        if (cause := next(causes, None)) is not None:
+            refused.append(cause)
+            raise cause
+        return await opened(self)
+
+    monkeypatch.setattr(race_sockets.SocketClient, "_open", at_last)
+    raced = asyncio.run(race_sockets.race(1, clients=2, writes=1))
+    assert raced.violation is None and len(refused) == 6
 
 
 def test_runs_in_which_nothing_happens_are_no_success() -> None:

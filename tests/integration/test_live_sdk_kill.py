@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,16 @@ async def write(client: AsyncClient, number: int, progress: asyncio.Semaphore) -
         progress.release()
 
 
-async def follow(client: AsyncClient, sql: str, found: list[LiveChange], last: int = -2) -> None:
+async def follow(client: AsyncClient, sql: str, found: list[LiveChange]) -> None:
     async with client.live(sql) as changes:
-        async for change in changes:
-            found.append(change)
-            if change.key == (last,):
-                return
+        await collect(changes, found, -2)
+
+
+async def collect(changes: AsyncIterator[LiveChange], found: list[LiveChange], last: int) -> None:
+    async for change in changes:
+        found.append(change)
+        if change.key == (last,):
+            return
 
 
 def folded(changes: list[LiveChange]) -> dict[Any, Any]:
@@ -107,13 +112,15 @@ def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) 
             db.engine.keep_changes(db.engine.catalog.table("app.orders").table_id)
             db.backup(tmp_path / "backup")
         server = ServerProcess(tmp_path / "data")
-        async with await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client:
+        async with (
+            await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client,
+            client.live(QUERIES[0]) as changes,
+        ):
             found: list[LiveChange] = []
             table = client.live_table(QUERIES[0])
-            follower = asyncio.create_task(follow(client, QUERIES[0], found, 99))
             await client.execute("UPDATE app.orders SET name = 'changed' WHERE id = 1")
             await client.execute("INSERT INTO app.orders VALUES (2, 'gone soon', 0)")
-            await until_told(table, 2)
+            await asyncio.gather(collect(changes, found, 2), until_told(table, 2))  # both know what will be gone
             port, seen = server.port, table.seq
             await asyncio.to_thread(server.kill)
             restore_from(tmp_path / "backup", tmp_path / "restored", check=False)
@@ -124,7 +131,7 @@ def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) 
             server = await asyncio.to_thread(ServerProcess, tmp_path / "restored", "--port", str(port))
             with server:
                 await client.execute("INSERT INTO app.orders VALUES (99, 'the last in order', 0)")
-                await asyncio.gather(follower, until_told(table, 99))
+                await asyncio.gather(collect(changes, found, 99), until_told(table, 99))
                 rows = {(row[0],): row for row in (await client.query(QUERIES[0])).rows}
                 assert dict(table.rows) == folded(found) == rows
                 assert sum(change.reset for change in found) == 1

@@ -18,6 +18,7 @@ from tablecast.engine.live import HubStats
 from tablecast.engine.live_told import Counts
 from tablecast.engine.pipelines import PipelineReport
 from tablecast.model.replication_status import ReplicationStatus
+from tablecast.server.doorkeeper import DoorStats
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
 
@@ -61,6 +62,7 @@ def series() -> dict[str, set[str]]:
         metrics = Metrics(db.engine)
         metrics.parked(lambda: 0)
         metrics.live(lambda: HubStats([], 0, 0, Counts()), lambda: 0)
+        metrics.door(lambda: DoorStats(0, 0, 0, 0.0))
         db.execute("CREATE NAMESPACE app; CREATE TABLE app.orders (id BIGINT PRIMARY KEY)")
         db.execute("CREATE TOPIC app.events; ALTER TOPIC app.events ADD SOURCE app.orders ON INSERT")
         db.insert("app.orders", [{"id": i} for i in range(3)])

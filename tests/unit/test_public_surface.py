@@ -133,7 +133,7 @@ BULK_CLIENT = {
     "begin_load": "table, writer_id, batch_id, *, mode='insert', kind='rows', op_column=None",
     "begin_backfill": "source, writer_id, batch_id=0",
     "put_part": "load_id, part, source, *, attempt='0', content_type='application/vnd.apache.arrow.stream'",
-    "commit_load": "load_id, parts, *, dead_letters=(), duplicates=None, patience_seconds=21600.0",
+    "commit_load": "load_id, parts, *, duplicates=None, patience_seconds=21600.0",
     "abort_load": "load_id",
     "report_pipeline": "name, report",
     "close": "",

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tablecast.cli.console import output
 from tablecast.cli.demo_server import Served, served
 from tablecast.cli.demo_shop import (
     LIVE,
+    LOOK_SECONDS,
     PUBLISHERS,
     SETUP,
     TRICKLE_SECONDS,
@@ -37,6 +39,7 @@ from tablecast.cli.demo_shop import (
     signed_in,
 )
 from tablecast.cli.demo_spark import OnSpark, on_spark, why_not_on_spark
+from tablecast.cli.interrupt import interruptible
 from tablecast.cli.serve import require_server
 from tablecast.client.sync import Client
 from tablecast.errors import InvalidRequest, Unreachable
@@ -120,8 +123,9 @@ def _report(console: Console, orders: int, found: list[Found]) -> None:
 
 def _say_speed(console: Console, published: Published, streamed: list[float] | None) -> None:
     latencies, seconds = published.latencies, published.seconds
+    after = "" if streamed is None else " after the one that warmed Spark up,"
     console.print(
-        f"{len(latencies):,} orders from {PUBLISHERS} publishers over HTTP in {seconds:.1f} s, each durable (fsync) when "
+        f"{len(latencies):,} orders{after} from {PUBLISHERS} publishers over HTTP in {seconds:.1f} s, each durable (fsync) when "
         f"answered: {len(latencies) / seconds:,.0f} a second, p50 {_at(latencies, 0.5)}, p99 {_at(latencies, 0.99)}"
     )
     if streamed is not None:
@@ -142,7 +146,11 @@ def _keep(server: Served, console: Console) -> None:
     trickle = Trickle(server.address)
     trickle.start()
     try:
-        server.process.wait()
+        # Looked at again and again: a signal that another thread was given does not end a wait of this one.
+        with interruptible() as check_interrupt:
+            while server.process.poll() is None:
+                check_interrupt()
+                time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         trickle.stop()
         return

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tablecast.cli.console import output, visible
+from tablecast.cli.interrupt import interruptible
 from tablecast.cli.opening import Opened, opened
 from tablecast.cli.target import Target
 from tablecast.client.delivery import PASSING
@@ -46,8 +47,9 @@ def show(target: Target, make: Callable[[Opened], Table], interval_seconds: floa
             output().print(make(database))
             return
         table = make(database)
-        with Live(table, console=output(), auto_refresh=False) as live:
+        with interruptible() as check_interrupt, Live(table, console=output(), auto_refresh=False) as live:
             while True:
+                check_interrupt()
                 time.sleep(interval_seconds)
                 said = ""
                 try:

@@ -13,7 +13,7 @@ from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.outbox import DropOldest, OutboxEntry, Published, Quarantine
-from tablecast.engine.writer import Ticket
+from tablecast.engine.ticket import Ticket
 from tablecast.model.replication import Quarantined
 
 

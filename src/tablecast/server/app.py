@@ -33,6 +33,7 @@ from tablecast.server import (
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
 from tablecast.server.console_page import console_routes
+from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.errors import error_response
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.limits import monotonic_clock
@@ -88,15 +89,21 @@ SERVED = (
 
 
 def create_app(
-    db: AsyncDatabase, settings: Settings, auth: Authenticator, metrics: Metrics, lifecycle: Lifecycle
+    db: AsyncDatabase,
+    settings: Settings,
+    auth: Authenticator,
+    metrics: Metrics,
+    lifecycle: Lifecycle,
+    door: Doorkeeper,
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
-    live = LiveService(db, settings, auth, metrics, lifecycle)
+    live = LiveService(db, settings, auth, metrics, lifecycle, door)
     services = Services(
         db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live
     )
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
+    metrics.door(door.stats)
     db.engine.process.is_draining = lambda: lifecycle.draining
     routes: list[BaseRoute] = [WebSocketRoute(live_upgrade.PATH, LiveUpgrade(services))]
     routes += console_routes(metrics) if settings.console else []

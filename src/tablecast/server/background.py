@@ -25,7 +25,7 @@ from tablecast.server.auth import Authenticator
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, url
 from tablecast.server.metrics import Metrics
-from tablecast.server.serve import ServedByLifecycle, opened_database, uvicorn_config
+from tablecast.server.serve import ServedByLifecycle, doorkeeper, opened_database, uvicorn_config
 from tablecast.server.settings import Settings
 from tablecast.server.tokens import SECRET_BYTES, load_secret
 from tablecast.sql.database import MEMORY
@@ -91,9 +91,10 @@ class _ServerThread(threading.Thread):
                 secret = secrets.token_bytes(SECRET_BYTES) if in_memory else load_secret(Path(settings.data))
                 with closing(_OneMoreToken(db.database, settings, secret)) as auth:
                     auth.token = self.token
-                    app = create_app(db, settings, auth, Metrics(db.engine), self._lifecycle)
+                    door = doorkeeper(settings)
+                    app = create_app(db, settings, auth, Metrics(db.engine), self._lifecycle, door)
                     db.engine.process.address = address = url(listener, settings)
-                    config = uvicorn_config(app, settings, None)
+                    config = uvicorn_config(app, settings, None, door)
                     await ServedByLifecycle(config, self._lifecycle, lambda: self.started.put(address)).serve(
                         [listener]
                     )

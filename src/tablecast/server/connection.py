@@ -1,6 +1,7 @@
 """One client's connection, as uvicorn serves it, with the bounds it leaves open.
 
     too many connections      503, and this one is closed; those that are open go on
+    too many new ones         the first request waits at the door (server/doorkeeper.py), and 503 when it takes too long
     a head that does not end  431 beyond MAX_HEAD_BYTES, and 408 when it takes too long
     requests sent ahead       before their turn: closed when PIPELINED_REQUESTS wait, or their head does not end
     an answer nobody takes    closed when nothing of it was taken for STALL_SECONDS
@@ -18,23 +19,32 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tablecast.errors import Overloaded, TablecastError, Timeout, TooLarge
+from tablecast.server.doorkeeper import Doorkeeper
+from tablecast.server.logs import PROBES
 
 MAX_HEAD_BYTES = 65_536
 PIPELINED_REQUESTS = 32  # each costs some kilobytes out of a few bytes, and may bring 64 KiB of a body
 STALL_SECONDS = 300.0  # long, because a reader of a stream may pause on purpose
 LINGER_SECONDS = 1.0  # how long what a refused client still sends is read, and thrown away
+WAITING_BYTES = 4_096  # read of a first request that waits to be let in, and one more piece; reading stops then
+_PROBES = tuple(f"GET {path} ".encode() for path in sorted(PROBES))  # a server that is busy must not be taken for dead
 KEEP_ALIVE_SECONDS = 75  # an unused connection is closed after that; clients that pool give up theirs sooner
 
 
 class Connection(HttpToolsProtocol):
     max_connections: ClassVar[int]
     head_timeout_seconds: ClassVar[float]
+    door: ClassVar[Doorkeeper]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        with self.door:
+            super().__init__(*args, **kwargs)
+        self._is_admitted = False
+        self._early = b""  # what came of its first request before it was let in
         self._served: RequestResponseCycle | None = None
         self._is_in_head = True
         self._turns = 0  # how often a head or a request came to its end
@@ -45,15 +55,52 @@ class Connection(HttpToolsProtocol):
         self._is_handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
-            self._refuse(503, Overloaded(f"all {self.max_connections} connections are taken; try again"))
-        else:
-            self._await_head()
+        with self.door:
+            super().connection_made(transport)
+            if len(self.connections) > self.max_connections:
+                self._refuse(503, Overloaded(f"all {self.max_connections} connections are taken; try again"))
+            else:
+                self._await_head()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        if self._is_admitted:
+            if self._is_between_requests() and self.cycle is not None:
+                self.door.serves()
+            self._take(data)
+        elif self._early:
+            self._early += data
+            if len(self._early) > WAITING_BYTES:
+                self.flow.pause_reading()
+        elif data.startswith(_PROBES) or self.door.arrives(self):
+            self._enter(data)
+        else:
+            self._early = data
+            self._stop_timer()  # it is late because of us
+
+    # --- at the door ---
+
+    def admitted(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._await_head()
+        self.flow.resume_reading()
+        early, self._early = self._early, b""
+        self._enter(early)
+
+    def turned_away(self, error: Overloaded) -> None:
+        if not self.transport.is_closing():
+            self._refuse(503, error)
+
+    def _enter(self, data: bytes) -> None:
+        self._is_admitted = True
+        with self.door:
+            self._take(data)
+
+    # --- requests ---
+
+    def _take(self, data: bytes) -> None:
         turns = self._turns
         super().data_received(data)
         if self._is_handed_over:
@@ -97,12 +144,22 @@ class Connection(HttpToolsProtocol):
         self._turns += 1
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._served is None:
+            app = self._metered(app)
         self._served = cycle
         if cycle.scope["method"] != "HEAD":  # whose answer is a head and nothing else
             cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
+    def _metered(self, app: ASGIApp) -> ASGIApp:
+        async def for_newcomer(scope: Scope, receive: Receive, send: Send) -> None:
+            work: Any = app(scope, receive, send)
+            await self.door.metered(work)
+
+        return for_newcomer
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.door.leaves(self)
         self._stop_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)
@@ -216,7 +273,7 @@ class HeadWithBody:
             self._transport.write(head)
 
 
-def connection_class(max_connections: int, head_timeout_seconds: float) -> type[Connection]:
+def connection_class(max_connections: int, head_timeout_seconds: float, door: Doorkeeper) -> type[Connection]:
     """uvicorn makes connections itself and hands them nothing of ours: so the bounds are the class's."""
-    bounds = {"max_connections": max_connections, "head_timeout_seconds": head_timeout_seconds}
+    bounds = {"max_connections": max_connections, "head_timeout_seconds": head_timeout_seconds, "door": door}
     return type("BoundedConnection", (Connection,), bounds)

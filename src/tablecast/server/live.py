@@ -20,6 +20,7 @@ from tablecast.engine.live import LiveHub, LiveSubscription
 from tablecast.errors import PermissionDenied, TablecastError, Unauthenticated
 from tablecast.model.schema import Actor
 from tablecast.server.auth import Authenticator, SignedIn
+from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.metrics import Metrics
 from tablecast.server.settings import Settings
@@ -51,8 +52,15 @@ class LiveService:
     """One per server, of its event loop."""
 
     def __init__(
-        self, db: AsyncDatabase, settings: Settings, auth: Authenticator, metrics: Metrics, lifecycle: Lifecycle
+        self,
+        db: AsyncDatabase,
+        settings: Settings,
+        auth: Authenticator,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        door: Doorkeeper,
     ) -> None:
+        self.door = door
         self.db = db
         self.settings = settings
         self.auth = auth
@@ -86,6 +94,8 @@ class LiveService:
 
     def _hear(self, commit: Commit) -> None:
         """On the syncing thread."""
+        if self.hub.concerns(commit) or self.db.parked:
+            self.door.serves()
         if commit.catalog.users is not self._users:
             self._users = commit.catalog.users
             self._loop.call_soon_threadsafe(self._check_all)

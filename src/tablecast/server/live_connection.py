@@ -128,6 +128,7 @@ class LiveConnection:
         self._signing_in: asyncio.Task[None] | None = None
         seconds = service.settings.live_auth_seconds
         self._timer = self._loop.call_later(seconds, lambda: self._perform(self._protocol.is_late(seconds)))
+        self._has_been_live = False
         self.signed_in: SignedIn | None = None
         service.join(self)
 
@@ -243,7 +244,8 @@ class LiveConnection:
     def _start(self, seat: Seat, step: Step) -> None:
         if seat.timer is not None:
             seat.timer.cancel()
-        seat.task = self._loop.create_task(self._reported(seat, step), context=self._context)
+        work = self._service.door.metered(self._reported(seat, step))
+        seat.task = self._loop.create_task(work, context=self._context)
 
     async def _reported(self, seat: Seat, step: Step) -> None:
         try:
@@ -272,6 +274,8 @@ class LiveConnection:
         request, form = seat.subscription.request, self._form or JSON_FORM
         params = json_params(request.params) if form == JSON_FORM else request.params
         namespace = request.namespace or DEFAULT_NAMESPACE
+        if request.resume is None or not self._has_been_live:  # else it was in already, and too slow
+            await self._service.door.turn()
         query = await self._service.plan(self.signed_in.actor, request.sql, params, namespace)
         seat.live = live = await self.hub.open(query, seat, request.resume, request.history)
         told = live.seq, self.hub.engine.history, live.mode, columns_out(query), list(query.key_indexes)
@@ -300,6 +304,7 @@ class LiveConnection:
             seq = live.seq  # what is told from here on is kept by the seat until `live` was sent
             shown = await self._service.shaped(len(changes), changes_out, live.query, changes, self._form or JSON_FORM)
             self._perform(self._protocol.joined(seat.subscription, live.channel, seq, shown))
+        self._has_been_live = True
         seat.went_live(live, seq)
 
 

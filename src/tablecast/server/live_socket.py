@@ -33,6 +33,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from tablecast.codec.live import MAX_MESSAGE_BYTES, SUBPROTOCOLS
+from tablecast.server.doorkeeper import Doorkeeper
 
 STALL_SECONDS = 300.0  # as for answers of HTTP: a reader may pause on purpose
 CLOSE_SECONDS = 5.0  # for the peer's part of a close, and for what is still to be sent
@@ -82,6 +83,7 @@ class LiveSocket(asyncio.Protocol):
 
     buffer_bytes: ClassVar[int]
     ping_seconds: ClassVar[float]
+    door: ClassVar[Doorkeeper]
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self._app = config.loaded_app
@@ -124,7 +126,8 @@ class LiveSocket(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._writable.set()
-        self._end()
+        with self.door:
+            self._end()
 
     def eof_received(self) -> None:
         self._frames.receive_eof()
@@ -147,7 +150,7 @@ class LiveSocket(asyncio.Protocol):
             self._answer(response)
             return
         self._handshake = response
-        task = self._loop.create_task(self._ask(self._scope(request)))
+        task = self._loop.create_task(self.door.metered(self._ask(self._scope(request))))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
@@ -215,6 +218,11 @@ class LiveSocket(asyncio.Protocol):
     # --- frames ---
 
     def data_received(self, data: bytes) -> None:
+        """What peers say is nearly all of it about live queries to be opened and closed."""
+        with self.door:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         self._is_heard = True
         self._frames.receive_data(data)
         for event in self._frames.events_received():
@@ -337,6 +345,7 @@ def _chosen(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | 
     return next((name for name in offered if name in SUBPROTOCOLS), None)
 
 
-def socket_class(buffer_bytes: int, ping_seconds: float) -> type[LiveSocket]:
+def socket_class(buffer_bytes: int, ping_seconds: float, door: Doorkeeper) -> type[LiveSocket]:
     """uvicorn makes sockets itself and hands them nothing of ours: so the bounds are the class's."""
-    return type("BoundedSocket", (LiveSocket,), {"buffer_bytes": buffer_bytes, "ping_seconds": ping_seconds})
+    bounds = {"buffer_bytes": buffer_bytes, "ping_seconds": ping_seconds, "door": door}
+    return type("BoundedSocket", (LiveSocket,), bounds)

@@ -31,6 +31,7 @@ from tablecast.errors import UnknownTopic
 from tablecast.model.replication import MAX_EPOCH_EVENTS
 from tablecast.model.replication_status import ReplicationStatus
 from tablecast.model.topic import Topic
+from tablecast.server.doorkeeper import DoorStats
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 MAX_TOPIC_LABELS = 1_000  # topics with time series of their own
@@ -249,6 +250,10 @@ class Metrics(Collector):
         """Says whom to ask about live queries. Asked at each scrape, from any thread."""
         self._state.live = stats, connections
 
+    def door(self, stats: Callable[[], DoorStats]) -> None:
+        """Likewise, about newcomers."""
+        self._state.door = stats
+
     def live_lagging(self) -> None:
         self._lagging.add(1)
 
@@ -292,6 +297,7 @@ class State(Collector):
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.parked: Callable[[], int] | None = None
         self.live: tuple[Callable[[], HubStats], Callable[[], int]] | None = None
+        self.door: Callable[[], DoorStats] | None = None
         self._engine = engine
         self._clock = clock
         self._turn = threading.Lock()  # scrapes at the same time read the lag once
@@ -311,6 +317,8 @@ class State(Collector):
         if self.live is not None:
             stats, connections = self.live
             yield from _live(stats(), connections())
+        if self.door is not None:
+            yield from _door(self.door())
         if engine.replication.carrier is not None:
             yield from _replication(engine.replication.status())
         yield from self._read()
@@ -420,6 +428,13 @@ def _live(stats: HubStats, connections: int) -> Iterator[Metric]:
     yield _count("tablecast_live_evaluations_total", "Rows judged for a live query.", counts.evaluations)
     yield _count("tablecast_live_evaluation_seconds_total", "Time spent on that.", counts.evaluation_seconds)
     yield _count("tablecast_live_catch_ups_total", "How often live queries fell behind the writer.", counts.caught_up)
+
+
+def _door(stats: DoorStats) -> Iterator[Metric]:
+    yield _gauge("tablecast_newcomers_waiting", "Connections and live queries that wait to be let in.", stats.waiting)
+    yield _count("tablecast_newcomers_waited_total", "Of them, those that had to wait.", stats.waited)
+    yield _count("tablecast_newcomers_refused_total", "Connections that waited for too long.", stats.refused)
+    yield _count("tablecast_newcomers_seconds_total", "Time of the event loop spent on them.", stats.seconds)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

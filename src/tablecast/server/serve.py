@@ -24,9 +24,11 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from tablecast.server.allocator import bound_free_memory, giving_back
 from tablecast.server.app import create_app
 from tablecast.server.auth import Authenticator
 from tablecast.server.connection import KEEP_ALIVE_SECONDS, connection_class
+from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, tls_context, url
 from tablecast.server.live_socket import socket_class
@@ -53,6 +55,7 @@ def serve(settings: Settings, *, password: str | None, say: Say) -> None:
 
     `password` is that of the account `system`, if this start makes it.
     """
+    bound_free_memory()
     configure_logging(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_live(settings, password, say))
@@ -69,12 +72,14 @@ async def _live(settings: Settings, password: str | None, say: Say) -> None:
             generated = await asyncio.to_thread(db.database.ensure_system_account, password)
             if generated is not None:
                 say(f'The account "system" was made. Its password, shown only now:\n\n    {generated}\n')
-            with _application(db, settings, lifecycle) as app:
+            door = doorkeeper(settings)
+            with _application(db, settings, lifecycle, door) as app:
                 server = ServedByLifecycle(
-                    uvicorn_config(app, settings, tls), lifecycle, lambda: _started(listener, settings, say)
+                    uvicorn_config(app, settings, tls, door), lifecycle, lambda: _started(listener, settings, say)
                 )
                 with _seldom_collecting():
-                    await server.serve([listener])
+                    async with giving_back():
+                        await server.serve([listener])
     _log.info("stopped")
 
 
@@ -121,11 +126,16 @@ class ServedByLifecycle(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def doorkeeper(settings: Settings) -> Doorkeeper:
+    """Of the event loop that runs."""
+    return Doorkeeper(settings.newcomers_share, settings.newcomers_wait_seconds, loop=asyncio.get_running_loop())
+
+
+def uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None, door: Doorkeeper) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection_class(settings.max_connections, settings.body_timeout_seconds),
-        ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds),
+        http=connection_class(settings.max_connections, settings.body_timeout_seconds, door),
+        ws=socket_class(settings.live_buffer_bytes, settings.live_ping_seconds, door),
         log_config=None,  # configured already
         access_log=False,
         server_header=False,
@@ -161,13 +171,13 @@ async def opened_database(settings: Settings) -> AsyncIterator[AsyncDatabase]:
 
 
 @contextmanager
-def _application(db: AsyncDatabase, settings: Settings, lifecycle: Lifecycle) -> Iterator[ASGIApp]:
+def _application(db: AsyncDatabase, settings: Settings, lifecycle: Lifecycle, door: Doorkeeper) -> Iterator[ASGIApp]:
     secret = secrets.token_bytes(SECRET_BYTES) if settings.data == MEMORY else load_secret(Path(settings.data))
     metrics = Metrics(db.engine)
     with (
         closing(Authenticator(db.database, settings, secret)) as auth,
         replicating(db.engine, settings, metrics),
-        traced(create_app(db, settings, auth, metrics, lifecycle), settings) as app,
+        traced(create_app(db, settings, auth, metrics, lifecycle, door), settings) as app,
     ):
         yield app
 

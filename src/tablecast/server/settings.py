@@ -79,6 +79,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_max_seconds: Annotated[float, _about("how long a consume may wait", ge=0, le=3_600)] = 300.0
     max_parked_polls: Annotated[int, _about("consumes that wait at a time", ge=0, le=1_000_000)] = 10_000
     max_connections: Annotated[int, _about("connections open at a time", ge=1, le=1_000_000)] = 12_000
+    newcomers_share: Annotated[
+        float,
+        _about(
+            "how much of the event loop may go to new connections and live queries while others are served",
+            ge=0.01,
+            le=1,
+        ),
+    ] = 0.25
+    newcomers_wait_seconds: Annotated[
+        float, _about("how long a new connection may wait for that before it is refused", ge=0.05, le=60)
+    ] = 5.0
 
     changes_kept_seconds: Annotated[
         int, _about("how long a reader of live queries may be away and still resume", ge=0, le=30 * DAY_SECONDS)
