@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench import reads, recovery, writes
 from bench.run import Workload, main
+from bench.slow_disk import slow_disk
 
 
 def workloads(quick: bool) -> dict[str, Workload]:
@@ -11,6 +12,7 @@ def workloads(quick: bool) -> dict[str, Workload]:
     million = 100_000 if quick else 1_000_000
     return {
         "single": lambda path: writes.single_rows(path, rounds, seconds),
+        "slow_disk": lambda path: slow_disk(path, rounds, seconds),
         "batches": lambda path: writes.batches(path, rounds, seconds),
         "route": lambda path: writes.route_cost(path, rounds, seconds),
         "arrow": lambda path: reads.topic_as_arrow(path, rounds, million),

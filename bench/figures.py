@@ -30,7 +30,10 @@ def rounded(value: float) -> str:
 
 
 def row(results: Path, run: str, workload: str, against: str) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = json.loads((results / f"{run}.json").read_text())["comparisons"]
+    file = results / f"{run}.json"
+    if not file.exists():
+        raise SystemExit(f"there is no {file.name}: its benchmark was not run, or failed")
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["comparisons"]
     found = [each for each in rows if each["workload"] == workload and against in each["against"]]
     if len(found) != 1:
         raise SystemExit(f"{run}.json has {len(found)} rows {workload!r} against {against!r}; a figure needs one")

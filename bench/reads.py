@@ -46,11 +46,14 @@ def topic_as_arrow(path: Path, rounds: int, messages: int, batch: int = 1000) ->
 
 
 def _unpacked(side: Tablecast, topic_id: int, path: Path) -> Rdict:
-    """The same batches in a RocksDB of their own, set up as ours is. Their messages are not packed: a scan shall find data."""
+    """The same messages in a RocksDB of their own, set up as ours is, and not packed: a scan shall find data."""
     raw = Rdict(str(path), rocks._family_options(Cache(CACHE_BYTES)))
     for key, value in side.db.engine.store.scan(Family.LOG, keys.log_prefix(topic_id, 0), None):
         batch = LogBatch(value)
-        raw[key] = b"".join((batch.cut(0, 1), batch.cut(1, batch.head.count)))
+        columns = (batch.hash_array(), batch.key_array(), batch.payload_array())
+        plain = b"".join(memoryview(part) for column in columns for part in column.buffers() if part is not None)
+        assert len(plain) > batch.head.payload_bytes
+        raw[key] = plain
     return raw
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import nats
-from nats.errors import TimeoutError as NothingLeft
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
 from bench.measure import NotInstalled
@@ -85,7 +84,7 @@ async def consumer(stream: Any, name: str, window: int) -> Any:
 async def take(subscription: Any, limit: int) -> int:
     try:
         messages = await subscription.fetch(limit, timeout=5)
-    except NothingLeft:
+    except TimeoutError:
         return 0
     for message in messages:
         await message.ack()

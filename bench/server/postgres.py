@@ -58,8 +58,8 @@ def executable(name: str = "postgres") -> str:
 
 
 @contextmanager
-def server(path: Path) -> Iterator[int]:
-    """A cluster of its own below `path`. PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+def server(path: Path, **more: str) -> Iterator[int]:
+    """A cluster of its own below `path`, with `more` settings. PostgreSQL refuses to run as root: root runs it as `postgres`."""
     initdb, postgres = executable("initdb"), executable()
     port, data = free_port(), path / "postgres"
     as_user: list[str] = []
@@ -69,7 +69,7 @@ def server(path: Path) -> Iterator[int]:
         path.chmod(0o755)
         shutil.chown(data, "postgres")
     subprocess.run([*as_user, initdb, "-D", str(data), "-A", "trust", "-U", "bench"], check=True, capture_output=True)
-    settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **SETTINGS}
+    settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **SETTINGS, **more}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     with running([*as_user, postgres, "-D", str(data), *options], port, path / "postgres.log"):
         yield port

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.measure import Comparison, NotInstalled, NotMeasured
+from bench.measure import Comparison, Kind, NotInstalled, NotMeasured
 from bench.run import Found
 
 CALLERS = 24
@@ -26,6 +26,7 @@ class Against:
     name: str
     target: float
     note: str = ""
+    kind: Kind = "peer"
 
 
 @dataclass(slots=True)
@@ -83,7 +84,15 @@ def compared(
     for key, peer in peers.items():
         if key in took:
             yield Comparison(
-                workload, peer.name, took[OURS], took[key], unit, peer.target, at_most=at_most, note=peer.note
+                workload,
+                peer.name,
+                took[OURS],
+                took[key],
+                unit,
+                peer.target,
+                at_most=at_most,
+                note=peer.note,
+                kind=peer.kind,
             )
         else:
             yield NotMeasured(workload, peer.name, missing[key])

@@ -38,6 +38,7 @@ USUAL_BEHIND_SECONDS = 2.0
 READY_SECONDS = 120.0  # for Spark and 200 sign-ins
 LAST_WRITES_SECONDS = 3.0  # for those that were due when writing stopped
 STUCK_SECONDS = 90.0  # a reader that got nothing for so long, with more to come, gets nothing more
+LOOK_SECONDS = 1.0  # from one look at the server's memory to the next
 OUTBOX_EVENTS = 10_000_000  # the ramp goes beyond what MQTT can carry, on purpose: nothing is coalesced for it
 
 
@@ -63,12 +64,15 @@ class Course:
         self.rows: dict[str, int] = dict.fromkeys(readers.READERS, 0)
         self.finals: dict[str, Coverage] = {}
         self._interval = Interval()
+        self._most_mb = 0.0  # of an interval: memory moves up and down within one, as buffers fill and are given back
+        self._looked_at = 0.0
 
     def listen(self, seconds: float) -> None:
         """Takes what the roles say for so long."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._check_alive()
+            self._look()
             try:
                 said = self.board.said.get(timeout=min(left, 1.0))
             except queue.Empty:
@@ -78,6 +82,11 @@ class Course:
             else:
                 self.rows[said.role] = said.rows
                 self._interval.add(said)
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._most_mb = max(self._most_mb, resident_mb(self._pid))
 
     def _check_alive(self) -> None:
         for each in self._processes:
@@ -126,14 +135,14 @@ class Course:
     def sample(self, seconds: float, minute: float) -> dict[str, Any]:
         """One interval of the held load, as it goes into the report."""
         before, cpu, began = self.board.written.value, processor_seconds(self._pid), time.monotonic()
-        self._interval = Interval()
+        self._interval, self._most_mb = Interval(), 0.0
         self.listen(seconds)
         written = self.board.written.value - before
         commit = self._interval.quantiles("commit")
         return {
             "minute": round(minute, 2),
             "rate": written / (time.monotonic() - began),
-            "rss_mb": resident_mb(self._pid),
+            "rss_mb": self._most_mb,
             "cpu_us": (processor_seconds(self._pid) - cpu) / max(written, 1) * 1e6,
             "yardstick_ms": yardstick_ms(),
             "commit_p50": commit["p50"],

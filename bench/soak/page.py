@@ -149,7 +149,8 @@ def _course(run: dict[str, Any]) -> str:
         ]  # fmt: skip
         lines.append("| " + " | ".join(figures) + " |")
     told = (
-        "Times in ms, but for the server's processor time per write. The yardstick is the processor time of a fixed sum: where it "
+        "MB is the server's resident memory at its highest in that minute, looked at every second. Times are in ms, but for the "
+        "server's processor time per write. The yardstick is the processor time of a fixed sum: where it "
         "rises, the machine has become slower."
     )
     return "\n".join([*lines, "", told])

@@ -59,6 +59,11 @@ def test_a_figure_that_no_run_has_is_noticed() -> None:
         with_figures("<!-- server; nothing; PostgreSQL; ours -->1")
 
 
+def test_a_figure_of_a_run_that_failed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"there is no server\.json"):
+        with_figures("<!-- server; nothing; PostgreSQL; ours -->1", tmp_path)
+
+
 def compared() -> Iterator[tuple[str, dict[str, Any]]]:
     """The last cell of each row of the comparison that has figures, and what the run says of it."""
     for line in (DOCS / "comparison.md").read_text().splitlines():
