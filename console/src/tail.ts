@@ -91,6 +91,7 @@ export class Tail {
         const place = { topic: this.topic, partition_id: partition, start };
         const wanted = { ...place, limit: PAGE_MESSAGES, timeout_seconds: WAIT_SECONDS };
         const { messages, has_more } = await consume(wanted, { signal: ended });
+        if (ended.aborted) return; // it was here when the tail was stopped: fetched again when it goes on
         this.#take(partition, messages);
         if (messages.length > 0) await pause(PAUSE_MS);
         if (has_more) await this.#catchUp(partition, ended);

@@ -79,19 +79,39 @@ def test_the_form_says_when_a_row_becomes_no_message(console: Console, console_s
     assert console_server.sql("SELECT count(*) AS n FROM app.orders")[0]["rows"] == [["1"]]
 
 
+HIDE = """(state) => {
+  Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+POLLS = """const polls = (window.polls = []), send = window.fetch;
+window.fetch = (to, init) => {
+  if (String(to).endsWith("/topics/consume")) polls.push(init.signal);
+  return send(to, init);
+};"""
+OPEN_WHEN_PAUSED = """() => {
+  const pace = document.querySelector("[data-testid=tail-pace]");
+  window.open_when_paused = new Promise((resolve) => {
+    const look = () => pace.textContent.includes("paused") && resolve(polls.filter((poll) => !poll.aborted).length);
+    new MutationObserver(look).observe(pace, { childList: true, characterData: true, subtree: true });
+  });
+}"""
+
+
 def test_the_tail_stands_still_when_nobody_sees_it(console: Console, console_server: ServerThread) -> None:
     console_server.sql(SETUP)
+    console.page.add_init_script(POLLS)
     console.sign_in(route="topics/app.order_events?view=tail")
     pace = console.page.get_by_test_id("tail-pace")
     expect(pace).to_contain_text("following")
-    hide = "(state) => { Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });"
-    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
-    console.page.evaluate(hide, "hidden")
+    console.page.wait_for_function("polls.filter((poll) => !poll.aborted).length === 2")  # a partition each
+    console.page.evaluate(OPEN_WHEN_PAUSED)
+    console.page.evaluate(HIDE, "hidden")
+    assert console.page.evaluate("open_when_paused") == 0  # what it says is so from the moment that it says it
     expect(pace).to_contain_text("paused")
     console_server.sql("INSERT INTO app.orders (id, customer, amount) VALUES (1, 'ann', 20)")
     expect(console.page.get_by_text("1 message", exact=True)).to_be_visible()  # the picture goes on; the tail does not
     expect(row(console, "Tail", '["1"]')).to_have_count(0)
-    console.page.evaluate(hide, "visible")
+    console.page.evaluate(HIDE, "visible")
     expect(row(console, "Tail", '["1"]')).to_be_visible()
 
 

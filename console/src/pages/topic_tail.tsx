@@ -1,7 +1,7 @@
 /** The tail of a topic: the newest message on top. It stands still while nobody can see it. */
 
 import { useComputed, useSignal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import type { Message } from "../api.ts";
 import { Badge, Empty, Failure, Panel } from "../components/index.ts";
@@ -43,7 +43,8 @@ function Following(props: { topic: string; offsets: OffsetRow[]; choice: Compone
   const isHidden = useHidden();
   const isFollowing = useComputed(() => !isPaused.value && !isHidden.value).value;
   const open = useSignal<Message | null>(null);
-  useEffect(() => {
+  // Before the page is drawn: when it says "paused", nothing comes any more.
+  useLayoutEffect(() => {
     if (isFollowing) tail.start();
     return () => tail.stop();
   }, [isFollowing]);
