@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -34,8 +35,10 @@ Drains = Callable[[int, int], AbstractAsyncContextManager[Round]]  # at a port, 
 async def drain(members: Sequence[Any], take: Take, count: int) -> float:
     """Messages per second until the last of `count` was taken and acknowledged.
 
-    The clock stops there: that a member still waits for more, as long as its client does, is nobody's fault.
+    The clock stops there: that a member still waits for more, as long as its client does, is nobody's fault. Before it starts,
+    what was written to fill this side and the others is on disk: else the next fsync, whoever's it is, waits for it.
     """
+    os.sync()
     began = ended = time.perf_counter()
     taken = 0
 
