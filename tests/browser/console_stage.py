@@ -127,6 +127,7 @@ class Console:
                 self.shot(f"{name}-{width}-{scheme}")
                 assert self.violations() == [], f"{name} at {width} px, {scheme}"
                 assert self.overflow() <= 0, f"{name} at {width} px is wider than the page"
+                assert self.cut_off() == [], f"{name} at {width} px does not show all of its figures"
 
     def plot(self, title: str) -> Locator:
         return self.page.get_by_role("img", name=re.compile(f"^{re.escape(title)}:"))
@@ -154,3 +155,9 @@ class Console:
         """Pixels that one would have to scroll sideways."""
         wide: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         return wide
+
+    def cut_off(self) -> list[str]:
+        """Figures that have more to show than room."""
+        find = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+        cut: list[str] = self.page.locator(".figure").evaluate_all(find)
+        return cut

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from console_stage import Console
+from console_stage import SIZES, Console
 from playwright.sync_api import Locator, WebSocketRoute, expect
 from server_fixture import ServerThread
 
@@ -56,6 +56,22 @@ def test_an_empty_database_says_what_to_do_first(console: Console) -> None:
     expect(console.page.get_by_role("region", name="Result 5")).to_contain_text("INSERT 1")
     console.go("Overview")
     expect(row(console, "Topics", "app.order_events")).to_contain_text("1")
+
+
+LONG_FIGURES = """(figures) => {
+  for (const figure of figures) figure.firstChild.textContent = "123,456/s";
+  for (const note of document.querySelectorAll(".figure small")) note.textContent = "123,456/s commits";
+}"""
+
+
+def test_large_numbers_have_room(console: Console) -> None:
+    console.sign_in()
+    figures = console.page.locator(".figure dd")
+    expect(figures.filter(has_text="commits")).to_be_visible()
+    for width, height in SIZES.items():
+        console.page.set_viewport_size({"width": width, "height": height})
+        figures.evaluate_all(LONG_FIGURES)
+        assert console.cut_off() == [], f"at {width} px"
 
 
 def test_lag_goes_down_when_a_consumer_acknowledges(console: Console, console_server: ServerThread) -> None:

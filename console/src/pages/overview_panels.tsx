@@ -73,7 +73,7 @@ export function Topics(props: { live: LiveRows<TopicRow> }) {
                 name: "in",
                 align: "end",
                 cell: (row) => perSecond(vitals.topicRates.get(name(row)) ?? null),
-                width: 9,
+                width: 11,
               },
               { name: "messages", align: "end", cell: (row) => count(row.messages), width: 12 },
               { name: "size", align: "end", cell: (row) => bytes(row.bytes), width: 10 },
