@@ -221,6 +221,15 @@ class ServerThread(Address):
         )
 
 
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port for a server that goes away and comes back: bound here too, and not listened on, nobody else is given it."""
+    with socket.socket() as keeping:
+        keeping.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: then it may have it as well
+        keeping.bind((Address.host, 0))
+        yield keeping.getsockname()[1]
+
+
 # --- in a process -----------------------------------------------------------------------------------------------
 
 
