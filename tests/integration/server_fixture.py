@@ -41,6 +41,7 @@ from tablecast.sql.aio import AsyncDatabase, open_async
 
 PASSWORD = "a password for tests"
 START_SECONDS = 60.0  # a machine under load; a start takes a fraction of a second
+JOBS_SECONDS = 3600.0  # jobs run when a test says so: what they commit would be among what it counts
 SECRET = b"a secret for tests, of 32 bytes.."
 
 
@@ -140,7 +141,7 @@ class ServerThread(Address):
 
     def __init__(self, data: Path | str = ":memory:", *, system_bytes: int | None = None, **settings: Any) -> None:
         self._system_bytes = system_bytes
-        self._settings = Settings(data=str(data), port=0, **settings)
+        self._settings = Settings(data=str(data), port=0, **{"jobs_interval_seconds": JOBS_SECONDS} | settings)
         self._started: queue.Queue[int | BaseException] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="test-server")
         self.db: AsyncDatabase
@@ -194,6 +195,7 @@ class ServerThread(Address):
                 settings.data,
                 waits=False,
                 query_timeout_seconds=settings.statement_timeout_seconds,
+                jobs_interval_seconds=settings.jobs_interval_seconds,
                 changes_kept_seconds=settings.changes_kept_seconds,
                 changes_max_bytes=settings.changes_max_bytes,
             )
