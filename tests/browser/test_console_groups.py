@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from console_stage import Console
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, WebSocketRoute, expect
 from server_fixture import ServerThread
 
 SETUP = """
@@ -169,7 +169,37 @@ def test_a_reset_says_what_it_means_in_numbers(console: Console, console_server:
     reset.get_by_role("button", name="Reset …").click()
     expect(dialog).to_contain_text("partition 0 from 1 to 0")
     answer_dialog(console, "Reset the group")
+    expect(figure(console, "Lag")).to_contain_text("4")  # the dialog is gone before the group is moved
     assert consume(console_server, "bob") == [0, 1, 2, 3]
+
+
+def test_a_reset_waits_until_its_numbers_are_known(console: Console, console_server: ServerThread) -> None:
+    """Where the log begins and ends comes by a live query of its own, which is held up here."""
+    held: list[tuple[WebSocketRoute, str | bytes]] = []
+
+    def link(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def said(message: str | bytes) -> None:
+            if "FROM system.topic_offsets" in str(message):
+                held.append((server, message))
+            else:
+                server.send(message)
+
+        socket.on_message(said)
+
+    console_server.sql(SETUP)
+    consume(console_server, limit=3)
+    ack(console_server, upto_offset=1)
+    console.page.route_web_socket("**/v1/ws", link)
+    console.sign_in(route="groups/app.work/billing")
+    expect(figure(console, "Lag")).to_contain_text("2")
+    button = console.page.get_by_role("button", name="Reset …")
+    expect(button).to_be_disabled()
+    for server, message in held:
+        server.send(message)
+    button.click()
+    expect(console.page.get_by_role("dialog")).to_contain_text("partition 0 from 2 to 0")
 
 
 def test_a_topic_without_dead_letters_says_how_to_have_them(console: Console, console_server: ServerThread) -> None:

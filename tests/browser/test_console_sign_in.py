@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from typing import Any
 
 from console_stage import Console
@@ -50,11 +51,17 @@ def test_a_reload_goes_on_and_signing_out_forgets(console: Console) -> None:
     expect(console.page.get_by_label("Password")).to_be_visible()
 
 
+def answered(console: Console, text: str) -> AbstractContextManager[object]:
+    """A block at whose end a statement with this text has been answered."""
+    return console.page.expect_response(
+        lambda answer: answer.url.endswith("/sql") and text in (answer.request.post_data or "")
+    )
+
+
 def test_a_session_that_the_server_ends_leads_back_and_says_why(console: Console, console_server: ServerThread) -> None:
     add_user(console_server, "ann", "dba")
-    console.sign_in("ann", "the password of ann", route="sql")
-    console.page.get_by_role("textbox", name="SQL").wait_for()
-    console.page.wait_for_load_state("networkidle")  # the page asks for names; then it is quiet
+    with answered(console, "FROM system.columns"), answered(console, "FROM system.topics"):
+        console.sign_in("ann", "the password of ann", route="sql")  # the page asks for names; then it is quiet
     console_server.sql("ALTER USER 'ann' SET PASSWORD 'another password'")
     console.run("SHOW TABLES")
     expect(console.page.get_by_text("You were signed out")).to_be_visible()
@@ -74,7 +81,9 @@ def test_a_token_is_renewed_before_it_ends(console: Console, console_server: Ser
     assert renewed.value.ok
     console.run("SELECT 7 AS seven")
     expect(console.page.get_by_role("gridcell", name="7")).to_be_visible()
-    assert storage(console)["session"] != before
+    console.page.wait_for_function(
+        "(before) => sessionStorage['tablecast.refresh'] !== before", arg=before["tablecast.refresh"]
+    )
 
 
 _SYSTEM = {"user": "system", "password": PASSWORD}
@@ -112,6 +121,7 @@ def test_whoever_signs_in_next_finds_nothing_of_the_one_before(console: Console,
 
 def test_the_keyboard_leads_everywhere(console: Console) -> None:
     console.sign_in()
+    expect(console.page.get_by_text("No topics yet")).to_be_visible()  # a busy page takes keys too late
     console.page.keyboard.press("g")
     console.page.keyboard.press("s")
     expect(console.page.get_by_role("heading", level=1)).to_have_text("SQL")

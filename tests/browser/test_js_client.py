@@ -15,7 +15,7 @@ import pytest
 from chromium import Chromium
 from node_stage import Node
 from page_server import PageServer
-from server_fixture import PASSWORD, Address, ServerProcess, ServerThread
+from server_fixture import PASSWORD, Address, ServerProcess, ServerThread, kept_port
 from stage import ROOT, Stage, Thrown, program
 
 SETUP = """
@@ -145,14 +145,14 @@ def test_every_type_is_shown_as_a_select_shows_it(stage: Stage, server: ServerTh
 
 def test_a_server_that_was_killed_and_came_back(stage: Stage, pages: PageServer, tmp_path: Path) -> None:
     allowed = ("--set", f"allowed_origins={pages.url}")
-    with ServerProcess(tmp_path / "data", *allowed) as first:
+    with kept_port() as port, ServerProcess(tmp_path / "data", "--port", str(port), *allowed) as first:
         first.sql(SETUP)
         first.sql("INSERT INTO app.notes VALUES (1, 'a', 'before'), (2, 'a', 'to go'), (3, 'b', 'elsewhere')")
         watch(stage, first, IN_A, ["a"], QUICK)
         first.sql("INSERT INTO app.notes VALUES (4, 'a', 'seen')")
         rows_when(stage, "table.get(4)")
         first.kill()
-        with ServerProcess(tmp_path / "data", "--port", str(first.port), *allowed) as second:
+        with ServerProcess(tmp_path / "data", "--port", str(port), *allowed) as second:
             second.sql("DELETE FROM app.notes WHERE id = 2")
             second.sql("UPDATE app.notes SET room = 'a' WHERE id = 3")
             second.sql("INSERT INTO app.notes VALUES (5, 'a', 'after')")

@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that can swallow an acknowledgement of the broker, and then cut the connection."""
+"""A TCP proxy before a broker that can swallow an acknowledgement of the broker, cut the connection, and let none be made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ PUBACK = 4  # the kind of an MQTT packet
 
 
 class AnswerProxy:
-    """Once `swallow` is set, the next acknowledgement goes nowhere, and is the connection's last."""
+    """Once `swallow` is set, the next acknowledgement goes nowhere, and is the connection's last; the next one waits for `heal`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.swallow = threading.Event()
         self.swallowed = threading.Event()
+        self._is_whole = threading.Event()
+        self._is_whole.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, name="proxy")]
@@ -31,8 +33,12 @@ class AnswerProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.heal()
         for thread in self._threads:
             thread.join()
+
+    def heal(self) -> None:
+        self._is_whole.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -42,6 +48,7 @@ class AnswerProxy:
                 self._threads[-1].start()
 
     def _serve(self, client: socket.socket) -> None:
+        self._is_whole.wait()
         with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as broker:
             asking = threading.Thread(target=_pass_on, args=(client, broker), name="asking")
             asking.start()
@@ -56,6 +63,7 @@ class AnswerProxy:
             while piece := broker.recv(PIECE_BYTES):
                 if self.swallow.is_set() and PUBACK in _kinds(piece):
                     self.swallow.clear()
+                    self._is_whole.clear()
                     self.swallowed.set()
                     return
                 client.sendall(piece)

@@ -70,6 +70,7 @@ def test_a_server_is_a_node(tmp_path: Path) -> None:
                 while (2,) not in live.rows:
                     live.changed()
             until(till, lambda status: status.peers == ("hall",) and not status.pending)
+            until_shown(client, "applied = 1 AND published = 1 AND peers <> ''")
             shown = client.query("SELECT node_id, broker, online, applied, peers FROM system.replication").rows
             assert shown == [("hall", broker.url, True, 1, "till")]
             found = scrape(url)

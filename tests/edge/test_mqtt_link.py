@@ -22,7 +22,7 @@ from tablecast.edge.base import OFFLINE, ONLINE, Delivery, Limits, Outfit, Publi
 from tablecast.edge.link import MAX_PACKET_BYTES, MqttLink
 from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, Unauthenticated, Unreachable
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 SUCCESS = 0
 
 

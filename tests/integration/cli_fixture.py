@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -74,6 +75,12 @@ def plain(text: str) -> str:
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
+def _takes_the_terminal() -> None:
+    """So that Ctrl-C is a signal, also for tests that run in the background, where a shell has it ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program in a terminal of its own. What was seen is text without colours and cursor movements."""
 
@@ -88,7 +95,7 @@ class Terminal:
             stdout=inside,
             stderr=inside,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
+            preexec_fn=_takes_the_terminal,
             env={**os.environ, "COLUMNS": "200", "LINES": "50", "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **env},
         )
         os.close(inside)

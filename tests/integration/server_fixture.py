@@ -41,6 +41,7 @@ from tablecast.sql.aio import AsyncDatabase, open_async
 
 PASSWORD = "a password for tests"
 START_SECONDS = 60.0  # a machine under load; a start takes a fraction of a second
+JOBS_SECONDS = 3600.0  # jobs run when a test says so: what they commit would be among what it counts
 SECRET = b"a secret for tests, of 32 bytes.."
 
 
@@ -140,7 +141,7 @@ class ServerThread(Address):
 
     def __init__(self, data: Path | str = ":memory:", *, system_bytes: int | None = None, **settings: Any) -> None:
         self._system_bytes = system_bytes
-        self._settings = Settings(data=str(data), port=0, **settings)
+        self._settings = Settings(data=str(data), port=0, **{"jobs_interval_seconds": JOBS_SECONDS} | settings)
         self._started: queue.Queue[int | BaseException] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="test-server")
         self.db: AsyncDatabase
@@ -194,6 +195,7 @@ class ServerThread(Address):
                 settings.data,
                 waits=False,
                 query_timeout_seconds=settings.statement_timeout_seconds,
+                jobs_interval_seconds=settings.jobs_interval_seconds,
                 changes_kept_seconds=settings.changes_kept_seconds,
                 changes_max_bytes=settings.changes_max_bytes,
             )
@@ -219,6 +221,15 @@ class ServerThread(Address):
             access_log=False,
             timeout_graceful_shutdown=settings.drain_seconds,
         )
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port for a server that goes away and comes back: bound here too, and not listened on, nobody else is given it."""
+    with socket.socket() as keeping:
+        keeping.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: then it may have it as well
+        keeping.bind((Address.host, 0))
+        yield keeping.getsockname()[1]
 
 
 # --- in a process -----------------------------------------------------------------------------------------------

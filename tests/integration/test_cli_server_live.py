@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_fixture import SETUP, Terminal, Terminals, program
-from server_fixture import PASSWORD, ServerProcess, ServerThread
+from server_fixture import PASSWORD, ServerProcess, ServerThread, kept_port
 
 NOISE = re.compile("Traceback|Exception|Error|leaked|was never")
 SLOW = "SELECT count(*) AS n FROM app.slow a, app.slow b, app.slow c WHERE a.id + b.id + c.id = 7"
@@ -172,23 +172,24 @@ def test_tail_follows_all_partitions(server: ServerThread, terminals: Terminals)
 class Restarted:
     """A server that is killed and comes back at the same address, with the same database."""
 
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        self.server = ServerProcess(data)
+    def __init__(self, data: Path, port: int) -> None:
+        self._command = (data, "--port", str(port))
+        self.server = ServerProcess(*self._command)
 
     def restart(self) -> None:
-        self.server = ServerProcess(self._data, "--port", str(self.server.port))
+        self.server = ServerProcess(*self._command)
 
 
 @pytest.fixture
 def restarted(tmp_path: Path) -> Iterator[Restarted]:
-    found = Restarted(tmp_path / "db")
-    try:
-        found.server.sql(SETUP)
-        yield found
-    finally:
-        with found.server:
-            pass
+    with kept_port() as port:
+        found = Restarted(tmp_path / "db", port)
+        try:
+            found.server.sql(SETUP)
+            yield found
+        finally:
+            with found.server:
+                pass
 
 
 def lag(server: ServerProcess) -> int:

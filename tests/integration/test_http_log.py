@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from server_fixture import PASSWORD, ServerThread, basic
+from server_fixture import PASSWORD, ServerThread, basic, kept_port
 
 from tablecast.client.bulk import BulkClient, Server
 from tablecast.client.retry import Retry
@@ -192,20 +193,18 @@ def test_a_topic_made_again_is_another_one(filled: ServerThread) -> None:
 def test_what_retention_took_before_is_a_status_and_meanwhile_an_error_frame(
     filled: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_log, "CHUNK_BYTES", 1)  # each batch a chunk, read when the one before was taken
-    with bulk(filled) as client:
+    monkeypatch.setattr(api_log, "CHUNK_BYTES", 1)  # each batch a chunk
+    inner, chunks = api_log._LogReading.chunk, itertools.count()
+
+    def overtaken(self: Any) -> bytes:
+        if next(chunks) == 1:  # the server reads ahead of its client: when it comes to the second one, and not later
+            filled.db.database.execute("CLEAR TOPIC e")
+        return inner(self)
+
+    with bulk(filled) as client, monkeypatch.context() as patched:
+        patched.setattr(api_log._LogReading, "chunk", overtaken)
         reading = client.stream_log("e", 0, 0, 400)
         first = next(reading)
-        trimmed = threading.Event()
-        inner = api_log._LogReading.chunk
-
-        def overtaken(self: Any) -> bytes:
-            if not trimmed.is_set():
-                filled.db.database.execute("CLEAR TOPIC e")
-                trimmed.set()
-            return inner(self)
-
-        monkeypatch.setattr(api_log._LogReading, "chunk", overtaken)
         with pytest.raises(OffsetOutOfRange):
             list(reading)
         assert LogBatch(first).head.first_offset == 0
@@ -265,10 +264,17 @@ def test_a_server_that_stops_does_not_wait_for_readers_who_go_on_elsewhere(
     filled: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_log, "CHUNK_BYTES", 1)
+    inner, chunks = api_log._LogReading.chunk, itertools.count()
+
+    def stopping(self: Any) -> bytes:
+        if next(chunks) == 1:  # the server reads ahead of its client: when it comes to the second one, and not later
+            filled.lifecycle._draining = True  # as its signal does, without ending the server of the test
+        return inner(self)
+
+    monkeypatch.setattr(api_log._LogReading, "chunk", stopping)
     with bulk(filled, retry=Retry(attempts=1)) as client:
         reading = client.stream_log("e", 0, 0, 400)
         next(reading)
-        filled.lifecycle._draining = True  # as its signal does, without ending the server of the test
         with pytest.raises(Timeout, match="the server stops"):
             list(reading)
         filled.lifecycle._draining = False
@@ -341,12 +347,11 @@ def test_a_broken_stream_goes_on_where_it_broke(filled: ServerThread) -> None:
 
 
 def test_a_server_that_is_not_there_is_unreachable_in_the_end() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     waited: list[float] = []
-    nowhere = Server(f"http://127.0.0.1:{port}", "a", "b", retry=Retry(attempts=4, backoff_seconds=0.25))
-    with BulkClient(nowhere, sleep=waited.append) as client, pytest.raises(Unreachable):
-        client.describe_topic("e")
+    with kept_port() as port:
+        nowhere = Server(f"http://127.0.0.1:{port}", "a", "b", retry=Retry(attempts=4, backoff_seconds=0.25))
+        with BulkClient(nowhere, sleep=waited.append) as client, pytest.raises(Unreachable):
+            client.describe_topic("e")
     assert len(waited) == 3
     assert waited[0] < waited[2]
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from server_fixture import PASSWORD, ServerProcess
+from server_fixture import PASSWORD, ServerProcess, kept_port
 
 import tablecast
 from tablecast import AsyncClient, AsyncLiveTable, LiveChange, Op, Retry, connect_async
@@ -72,8 +72,8 @@ async def until_told(table: AsyncLiveTable, key: int) -> None:
 
 
 def test_live_queries_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
-    async def life() -> None:
-        server = ServerProcess(tmp_path / "data")
+    async def life(port: int) -> None:
+        server = ServerProcess(tmp_path / "data", "--port", str(port))
         await asyncio.to_thread(server.sql, SETUP)
         progress = asyncio.Semaphore(0)
         async with await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client:
@@ -84,7 +84,6 @@ def test_live_queries_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
             for _ in range(KILLS):
                 for _ in range(WRITERS * EACH // (KILLS + 2)):
                     await progress.acquire()
-                port = server.port
                 await asyncio.to_thread(server.kill)
                 server = await asyncio.to_thread(ServerProcess, tmp_path / "data", "--port", str(port))
             with server:
@@ -99,19 +98,20 @@ def test_live_queries_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
                     seqs = [change.seq for change in changes]
                     assert seqs == sorted(seqs), "no commit again, and none late"
 
-    asyncio.run(asyncio.wait_for(life(), 240))
+    with kept_port() as port:
+        asyncio.run(asyncio.wait_for(life(port), 240))
 
 
 def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) -> None:
     """Commits that the client saw are gone, and others have their numbers: the difference would be a wrong one."""
 
-    async def life() -> None:
+    async def life(port: int) -> None:
         with tablecast.open(str(tmp_path / "data")) as db:
             db.execute_all(SETUP)
             db.execute("INSERT INTO app.orders VALUES (1, 'of old', 0)")
             db.engine.keep_changes(db.engine.catalog.table("app.orders").table_id)
             db.backup(tmp_path / "backup")
-        server = ServerProcess(tmp_path / "data")
+        server = ServerProcess(tmp_path / "data", "--port", str(port))
         async with (
             await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client,
             client.live(QUERIES[0]) as changes,
@@ -121,7 +121,7 @@ def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) 
             await client.execute("UPDATE app.orders SET name = 'changed' WHERE id = 1")
             await client.execute("INSERT INTO app.orders VALUES (2, 'gone soon', 0)")
             await asyncio.gather(collect(changes, found, 2), until_told(table, 2))  # both know what will be gone
-            port, seen = server.port, table.seq
+            seen = table.seq
             await asyncio.to_thread(server.kill)
             restore_from(tmp_path / "backup", tmp_path / "restored", check=False)
             with tablecast.open(str(tmp_path / "restored")) as db:
@@ -136,14 +136,15 @@ def test_a_backup_that_is_restored_under_a_client_is_read_again(tmp_path: Path) 
                 assert dict(table.rows) == folded(found) == rows
                 assert sum(change.reset for change in found) == 1
 
-    asyncio.run(asyncio.wait_for(life(), 240))
+    with kept_port() as port:
+        asyncio.run(asyncio.wait_for(life(port), 240))
 
 
 def test_a_restart_is_a_restart(tmp_path: Path) -> None:
     """A server that is asked to stop says goodbye; for its live queries that is the same as any other end."""
 
-    async def life() -> None:
-        server = ServerProcess(tmp_path / "data")
+    async def life(port: int) -> None:
+        server = ServerProcess(tmp_path / "data", "--port", str(port))
         await asyncio.to_thread(server.sql, SETUP)
         async with (
             await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client,
@@ -151,7 +152,6 @@ def test_a_restart_is_a_restart(tmp_path: Path) -> None:
         ):
             await client.execute("INSERT INTO app.orders VALUES (1, 'before', 0)")
             assert (await anext(changes)).key == (1,)
-            port = server.port
             assert await asyncio.to_thread(server.terminate) == 0
             server = await asyncio.to_thread(ServerProcess, tmp_path / "data", "--port", str(port))
             with server:
@@ -159,4 +159,5 @@ def test_a_restart_is_a_restart(tmp_path: Path) -> None:
                 change = await anext(changes)
                 assert (change.op, change.key, change.reset) == (Op.DELETE, (1,), False)
 
-    asyncio.run(asyncio.wait_for(life(), 240))
+    with kept_port() as port:
+        asyncio.run(asyncio.wait_for(life(port), 240))

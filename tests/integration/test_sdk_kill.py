@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from server_fixture import PASSWORD, ServerProcess
+from server_fixture import PASSWORD, ServerProcess, kept_port
 
 from tablecast import EARLIEST, AsyncClient, Client, Message, Retry, connect, connect_async
 
@@ -112,7 +112,7 @@ def test_a_consumer_that_is_asked_to_end_finishes_what_it_has_at_hand(server: Se
 
 def test_a_server_that_is_killed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
     """The consumer waits, goes on with the next life of the server, and repeats nothing that it did."""
-    with ServerProcess(tmp_path / "data") as first:
+    with kept_port() as port, ServerProcess(tmp_path / "data", "--port", str(port)) as first:
         first.sql(SETUP)
         with (
             connect(first.url, user="system", password=PASSWORD, retry=PATIENT) as client,
@@ -134,7 +134,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_batch(tmp_path: Path) -> Non
             running = pool.submit(consumer.run, handle)
             assert reached.wait(60)
             first.kill()
-            with ServerProcess(tmp_path / "data", "--port", str(first.port)) as second:
+            with ServerProcess(tmp_path / "data", "--port", str(port)) as second:
                 go_on.set()
                 assert running.result(120) == JOBS
                 assert handled == dict.fromkeys(range(JOBS), 1)
@@ -155,8 +155,8 @@ def test_writes_are_there_once_whatever_happened_to_their_answers(tmp_path: Path
                 await client.insert("app.log", [{"what": text}])
             progress.release()
 
-    async def life() -> None:
-        server = ServerProcess(tmp_path / "data")
+    async def life(port: int) -> None:
+        server = ServerProcess(tmp_path / "data", "--port", str(port))
         await asyncio.to_thread(server.sql, SETUP)
         progress = asyncio.Semaphore(0)
         async with await connect_async(server.url, user="system", password=PASSWORD, retry=PATIENT) as client:
@@ -164,7 +164,6 @@ def test_writes_are_there_once_whatever_happened_to_their_answers(tmp_path: Path
             for _ in range(3):
                 for _ in range(writers * each // 5):
                     await progress.acquire()
-                port = server.port
                 await asyncio.to_thread(server.kill)
                 server = await asyncio.to_thread(ServerProcess, tmp_path / "data", "--port", str(port))
             with server:
@@ -175,4 +174,5 @@ def test_writes_are_there_once_whatever_happened_to_their_answers(tmp_path: Path
                 assert Counter(what for (what,) in rows) == dict.fromkeys(expected, 1)
                 assert Counter(message.value["what"] for message in told) == dict.fromkeys(expected, 1)
 
-    asyncio.run(asyncio.wait_for(life(), 240))
+    with kept_port() as port:
+        asyncio.run(asyncio.wait_for(life(port), 240))

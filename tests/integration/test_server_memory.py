@@ -39,11 +39,12 @@ from tablecast.engine.passwords import hash_password
 from tablecast.server.allocator import bound_free_memory
 
 def sign_in():
+    all_there.wait()  # each has an arena of its own, if it may: one that has ended would leave its arena to the next
     for _ in range(3):
         hash_password("correct horse battery")
         kept.append(bytes(3_000))  # what comes later lies above what is freed
 
-kept = []
+kept, all_there = [], threading.Barrier(8)
 bound_free_memory()
 before = resident_mb()
 threads = [threading.Thread(target=sign_in) for _ in range(8)]

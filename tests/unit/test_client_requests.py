@@ -135,17 +135,16 @@ def test_the_attempts_end() -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-
     async def test() -> None:
         async with await connect_async(url, retry=FAST) as client:
             with pytest.raises(Unreachable, match="cannot be reached") as caught:
                 await client.execute("CREATE NAMESPACE app")
             assert caught.value.details["url"] == url
 
-    run(test)
+    with socket.socket() as taken:  # bound, but nobody listens; nobody else is given it
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        run(test)
 
 
 def test_locked_out_is_not_tried_again() -> None:

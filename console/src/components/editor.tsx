@@ -11,14 +11,15 @@ import {
   closeBracketsKeymap,
   closeCompletion,
   completionKeymap,
+  type CompletionSource,
 } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
-import { sql, type SQLNamespace } from "@codemirror/lang-sql";
+import { schemaCompletionSource, sql } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, syntaxHighlighting } from "@codemirror/language";
-import { Compartment, EditorState, StateEffect, StateField, type Extension } from "@codemirror/state";
+import { EditorState, StateEffect, StateField, type Extension } from "@codemirror/state";
 import { Decoration, EditorView, keymap, lineNumbers, placeholder, type DecorationSet } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { TABLECAST } from "../sql/dialect.ts";
 import type { Names } from "../sql/names.ts";
 import type { Place } from "../sql/place.ts";
@@ -36,7 +37,7 @@ export interface EditorHandle {
 interface EditorProps {
   label: string;
   initial: string;
-  names: Names;
+  names: () => Promise<Names>;
   handle: { current: EditorHandle | null };
   onRun: () => void;
   onChange: (text: string) => void;
@@ -98,14 +99,12 @@ const COLOURS = syntaxHighlighting(
 
 export function Editor(props: EditorProps) {
   const host = useRef<HTMLDivElement>(null);
-  const view = useRef<EditorView | null>(null);
-  const language = useRef(new Compartment());
   const latest = useRef(props);
   latest.current = props;
-  useEffect(() => {
+  // Before the page is drawn: buttons beside it use the handle.
+  useLayoutEffect(() => {
     const root = host.current!.attachShadow({ mode: "open" });
-    const made = new EditorView({ parent: root, root, state: stateOf(latest, language.current) });
-    view.current = made;
+    const made = new EditorView({ parent: root, root, state: stateOf(latest) });
     props.handle.current = handleOf(made);
     made.focus();
     return () => {
@@ -113,14 +112,10 @@ export function Editor(props: EditorProps) {
       made.destroy();
     };
   }, []);
-  useEffect(
-    () => view.current?.dispatch({ effects: language.current.reconfigure(languageOf(props.names)) }),
-    [props.names],
-  );
   return <div ref={host} class="editor" />;
 }
 
-function stateOf(latest: { current: EditorProps }, language: Compartment): EditorState {
+function stateOf(latest: { current: EditorProps }): EditorState {
   const run = (view: EditorView) => {
     closeCompletion(view);
     latest.current.onRun();
@@ -140,7 +135,7 @@ function stateOf(latest: { current: EditorProps }, language: Compartment): Edito
       placeholder("SELECT …"),
       keymap.of([{ key: "Mod-Enter", run, preventDefault: true }]),
       keymap.of([...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap]),
-      language.of(languageOf(latest.current.names)),
+      languageOf(() => latest.current.names()),
       EditorView.lineWrapping,
       EditorView.contentAttributes.of({ "aria-label": latest.current.label, "aria-multiline": "true" }),
       EditorView.updateListener.of(
@@ -150,8 +145,21 @@ function stateOf(latest: { current: EditorProps }, language: Compartment): Edito
   });
 }
 
-function languageOf(names: Names): Extension {
-  return sql({ dialect: TABLECAST, schema: names as SQLNamespace, upperCaseKeywords: true });
+function languageOf(names: () => Promise<Names>): Extension {
+  const completing = TABLECAST.language.data.of({ autocomplete: completionOf(names) });
+  return [sql({ dialect: TABLECAST, upperCaseKeywords: true }), completing];
+}
+
+/** Names that are still on their way are waited for: what was typed before they came is completed, too. */
+function completionOf(names: () => Promise<Names>): CompletionSource {
+  let known: { names: Names; source: CompletionSource } | null = null;
+  return async (context) => {
+    const found = await names();
+    if (known?.names !== found) {
+      known = { names: found, source: schemaCompletionSource({ dialect: TABLECAST, schema: found }) };
+    }
+    return context.aborted ? null : known.source(context);
+  };
 }
 
 function handleOf(view: EditorView): EditorHandle {

@@ -5,7 +5,7 @@
  */
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Param } from "tablecast";
 import { rows } from "../api.ts";
 import { Badge, Empty, Failure, Grid, Loading, Page, Panel, Time, type Tone } from "../components/index.ts";
@@ -120,7 +120,7 @@ function latestFirst(a: Entry, b: Entry): number {
 function Fields(props: { filter: Filter }) {
   const draft = useSignal(props.filter);
   const applied = useRef(props.filter);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!isSame(props.filter, applied.current)) draft.value = props.filter; // by the address: what is typed here stays
   }, [JSON.stringify(props.filter)]);
   const type = (part: Partial<Filter>) => (draft.value = { ...draft.value, ...part });

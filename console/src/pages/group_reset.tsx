@@ -38,7 +38,8 @@ const SHOWN_MOVES = 8; // partitions told one by one
 
 export function ResetForm(props: ResetProps) {
   const wanted = useSignal<Wanted>({ partition: "", to: "EARLIEST", offset: "0", time: "" });
-  const logs = useOffsets(props.topic).rows.value;
+  const live = useOffsets(props.topic);
+  const logs = live.rows.value;
   const change = (part: Partial<Wanted>) => (wanted.value = { ...wanted.value, ...part });
   const { to, partition, offset, time } = wanted.value;
   const submit = (event: Event) => {
@@ -81,7 +82,7 @@ export function ResetForm(props: ResetProps) {
             onInput={(event) => change({ time: event.currentTarget.value })}
           />
         )}
-        <button type="submit" class="danger">
+        <button type="submit" class="danger" disabled={live.state.value.is === "loading"}>
           Reset …
         </button>
       </form>

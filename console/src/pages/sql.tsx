@@ -1,7 +1,7 @@
 /** SQL: an editor, and below it what came of it: results, an error at its place, or one SELECT that stays live. */
 
 import { batch, effect, signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { sql, type Answer } from "../api.ts";
 import { Failure, Loading, Page } from "../components/index.ts";
 import { Editor, type EditorHandle } from "../components/editor.tsx";
@@ -11,7 +11,7 @@ import { follow, type Followed } from "../live_follow.ts";
 import { route, setQuery } from "../router.ts";
 import { me } from "../session.ts";
 import { remember } from "../sql/history.ts";
-import { defines, fetchNames, names } from "../sql/names.ts";
+import { defines, fetchNames, forgetNames, names } from "../sql/names.ts";
 import { placeOf, type Place } from "../sql/place.ts";
 import { isSelect, statementAt, statementsOf } from "../sql/statements.ts";
 import { LiveResult } from "./sql_live.tsx";
@@ -42,16 +42,17 @@ effect(() => {
     draft.value = "";
     outcome.value = { is: "nothing" };
     isHistoryOpen.value = false;
-    names.value = {};
   });
+  forgetNames();
 });
 
 export default function Sql() {
   const editor = useRef<EditorHandle | null>(null);
   const given = route.value.query.get("text");
-  useEffect(() => void fetchNames(), []);
+  useLayoutEffect(fetchNames, []);
   useEffect(() => stopLive, []); // a live query without eyes on it would only cost
-  useEffect(() => {
+  // Before the page is drawn: what Run would run is there when it can be pressed.
+  useLayoutEffect(() => {
     if (given === null) return;
     editor.current?.replace(given);
     setQuery({});
@@ -66,7 +67,7 @@ export default function Sql() {
         <Editor
           label="SQL"
           initial={draft.value}
-          names={names.value}
+          names={names}
           handle={editor}
           onRun={() => void run(editor.current!)}
           onChange={(text) => (draft.value = text)}
@@ -169,7 +170,7 @@ async function run(editor: EditorHandle): Promise<void> {
     outcome.value = next;
     remember({ text, at: Date.now(), failed: next.is === "failed" });
   });
-  if (defines(text)) void fetchNames();
+  if (defines(text)) fetchNames();
 }
 
 function failedAt(error: ApiError, text: string, at: number): Outcome {

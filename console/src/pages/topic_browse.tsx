@@ -1,7 +1,7 @@
 /** Messages by place: from an offset or a time on, page by page. The address says which, so that it can be sent on. */
 
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { consume, type Consumed, type Message, type Start } from "../api.ts";
 import { Empty, Failure, Loading, Panel } from "../components/index.ts";
 import { asApiError, type ApiError } from "../errors.ts";
@@ -110,7 +110,8 @@ interface Draft {
 function Where(props: { wanted: Wanted; partitions: number; onShow: () => void }) {
   const { wanted } = props;
   const draft = useSignal(draftOf(wanted));
-  useEffect(() => void (draft.value = draftOf(wanted)), [JSON.stringify(wanted)]);
+  // Before the page is drawn: what is typed from then on stays.
+  useLayoutEffect(() => void (draft.value = draftOf(wanted)), [JSON.stringify(wanted)]);
   const change = (part: Partial<Draft>) => (draft.value = { ...draft.value, ...part });
   const show = (event: Event) => {
     event.preventDefault();

@@ -1,6 +1,5 @@
 /** What the editor completes: the tables, columns and topics that there are. Fetched when the page opens and after DDL. */
 
-import { signal } from "@preact/signals";
 import { rows, sql } from "../api.ts";
 import { may } from "../session.ts";
 
@@ -31,15 +30,21 @@ const SYSTEM_TABLES = [
   "users",
 ];
 
-export const names = signal<Names>({});
+let fetched: Promise<Names> = Promise.resolve({});
+
+/** Those fetched last, also while they are on their way. */
+export function names(): Promise<Names> {
+  return fetched;
+}
 
 /** Completion is a convenience: what fails here shows nowhere. */
-export async function fetchNames(): Promise<void> {
-  try {
-    names.value = may("see system tables") ? await allNames() : await tableNames();
-  } catch {
-    names.value = {};
-  }
+export function fetchNames(): void {
+  fetched = (may("see system tables") ? allNames() : tableNames()).catch(() => ({}));
+}
+
+/** At sign-out. */
+export function forgetNames(): void {
+  fetched = Promise.resolve({});
 }
 
 async function allNames(): Promise<Names> {
