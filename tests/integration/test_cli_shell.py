@@ -187,13 +187,13 @@ def test_ctrl_c_ends_a_command_without_a_word(what: str, slow: Path, path: Path,
 
 
 def test_ctrl_c_in_a_program_that_embeds_the_database(slow: Path) -> None:
-    """DuckDB makes a RuntimeError of it; nobody expects that."""
+    """It ends the query, long before the query's own end or limit."""
     script = f"""
 import os, signal, threading, tablecast
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background a shell has it ignored
-with tablecast.open({str(slow)!r}, query_timeout_seconds=4) as database:
+with tablecast.open({str(slow)!r}, query_timeout_seconds=3600) as database:
     try:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()  # long before the limit
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         database.query({SLOW!r})
     except KeyboardInterrupt:
         print("interrupted")

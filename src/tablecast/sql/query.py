@@ -7,6 +7,9 @@ three walls; the third is `_LOCKED` below.
 A query that runs too long is interrupted by the watchdog, which DuckDB notices between two chunks of rows.
 (DuckDB's own `max_execution_time` does not stop a running pipeline.) Memory for sorts, joins and aggregates
 is limited and never spills to disk; the rows of the result itself are Arrow's and not counted.
+
+Python tells its main thread of Ctrl-C between two steps, and a query would be one step. So what the main thread asks is run
+by another, and the main thread waits in a way that Ctrl-C ends.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -36,7 +40,8 @@ Data: TypeAlias = pa.Table | pa.RecordBatchReader
 
 _BOUND_SELECTS = 256  # how many rewritten statements are kept
 
-_CTRL_C = "Query interrupted"  # what is left of a KeyboardInterrupt that came while DuckDB ran
+_CTRL_C = "Query interrupted"  # what is left of a KeyboardInterrupt that came while DuckDB looked at a text
+_REPEAT_S = 0.05  # between two interrupts of a query: one that comes between two of its phases is lost
 
 # In this order: the last but one closes the outside world, the last closes the settings themselves.
 _LOCKED = {
@@ -66,6 +71,7 @@ class QueryEngine:
         self._limits = {"memory_limit": f"'{memory_limit_mb}MB'", "threads": str(threads)}
         self._memory_limit_mb = memory_limit_mb
         self._watchdog = _Watchdog(timeout_s)
+        self._for_main = ThreadPoolExecutor(1, thread_name_prefix="tablecast-query")  # which has one query at a time
         self._lock = threading.Lock()
         self._bound: OrderedDict[int, tuple[exp.Expr, dict[TableKey, pa.Schema], BoundSelect]] = OrderedDict()
         self._session: duckdb.DuckDBPyConnection | None = self._open()
@@ -83,13 +89,30 @@ class QueryEngine:
                 data = scannable(tables[source.key], with_seq=source.with_seq, uses=source.uses)
                 cursor.register(source.view, data)
             with self._watchdog.watch(cursor) as watch, self._our_errors(watch):
-                rows: pa.Table = cursor.sql(bound.sql, params=list(params) or None).to_arrow_table()
+                rows = self._fetched(cursor, bound.sql, list(params) or None)
         finally:
             cursor.close()
         return plain(rows)
 
+    def _fetched(self, cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None) -> pa.Table:
+        def fetch() -> pa.Table:
+            return cursor.sql(sql, params=params).to_arrow_table()
+
+        if threading.current_thread() is not threading.main_thread():
+            return fetch()
+        try:
+            fetching = self._for_main.submit(fetch)
+        except RuntimeError:  # the program ends, or another thread closes the database: nobody takes anything on any more
+            return fetch()
+        try:
+            return fetching.result()
+        finally:
+            while not fetching.done():  # Ctrl-C, or whatever a signal's handler raises
+                cursor.interrupt()
+                wait([fetching], _REPEAT_S)
+
     def interrupt(self) -> None:
-        """Stops the queries that run now; each raises an error. Unlike Ctrl-C it works from any thread."""
+        """Stops the queries that run now; each raises an error."""
         self._watchdog.interrupt()
 
     def close(self) -> None:
@@ -97,6 +120,7 @@ class QueryEngine:
             session, self._session = self._session, None
         if session is not None:
             session.close()
+        self._for_main.shutdown(wait=False)
         self._watchdog.stop()
 
     # --- sessions --------------------------------------------------------------------------------------
@@ -195,11 +219,8 @@ class _Watchdog:
     """Interrupts what runs past its deadline.
 
     All queries have the same time, so the oldest one is the first to expire: the thread sleeps until then
-    and need not be woken for younger ones. An interrupt that comes between two phases of a query is lost,
-    so it is repeated until the query is gone.
+    and need not be woken for younger ones. An interrupt is repeated until the query is gone.
     """
-
-    _REPEAT_S = 0.05
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -256,4 +277,4 @@ class _Watchdog:
                 return watch.deadline - now
             watch.expired = True
             watch.cursor.interrupt()
-        return self._REPEAT_S
+        return _REPEAT_S
