@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console_stage import Console
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 from server_fixture import PASSWORD, ServerThread
 
 ENTRIES = 130  # more than a page
@@ -45,6 +45,30 @@ def test_older_entries_come_page_by_page(console: Console, console_server: Serve
     expect(console.page.get_by_text(f"{ENTRIES} entries")).to_be_visible()
     expect(entries(console)).to_have_attribute("aria-rowcount", str(ENTRIES + 1))
     expect(console.page.get_by_role("button", name="Older")).to_be_disabled()
+
+
+def test_older_entries_that_come_late_are_not_put_among_others(console: Console, console_server: ServerThread) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "seq < ?" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    console_server.sql("; ".join(f"CREATE NAMESPACE n{i}" for i in range(ENTRIES)))
+    console.sign_in(route="audit?action=namespace")
+    expect(console.page.get_by_text("100 entries")).to_be_visible()
+    console.page.route("**/v1/api/sql", hold)
+    console.page.get_by_role("button", name="Older").click()
+    action = console.page.get_by_role("search", name="Entries").get_by_label("Action")
+    action.fill("nothing like it")
+    action.press("Enter")
+    expect(console.page.get_by_text("No entries like that")).to_be_visible()
+    with console.page.expect_response("**/v1/api/sql"):
+        held[0].continue_()
+    console.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+    expect(console.page.get_by_text("No entries like that")).to_be_visible()
 
 
 def test_what_happens_now_comes_by_itself(console: Console, console_server: ServerThread) -> None:

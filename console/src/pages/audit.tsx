@@ -58,7 +58,8 @@ export default function Audit() {
     const ended = new AbortController();
     error.value = null;
     const show = (page: Entry[]) => {
-      const before = after === null ? [] : kept.value!.entries;
+      const before = after === null ? [] : (kept.value?.entries ?? []);
+      if (before.at(-1) !== (after ?? undefined)) return; // what it goes on from is not shown any more, or goes on already
       kept.value = { filter: wanted, entries: [...before, ...page], hasMore: page.length === PAGE_ENTRIES };
     };
     const fail = (caught: unknown) => ended.signal.aborted || (error.value = asApiError(caught));

@@ -43,7 +43,8 @@ export default function TopicPage(props: { name: string }) {
     );
   }
   const ends = [...offsets.rows.value].sort((a, b) => Number(a.partition_id) - Number(b.partition_id));
-  const lag = byGroup(groups.rows.value).reduce((sum, group) => sum + group.lag, 0);
+  const isKnown = groups.state.value.is !== "loading";
+  const lag = isKnown ? byGroup(groups.rows.value).reduce((sum, group) => sum + group.lag, 0) : null;
   return (
     <Page
       title={name}
@@ -145,9 +146,10 @@ function Views(props: { name: string; offsets: OffsetRow[] }) {
   );
 }
 
-function ClearButton(props: { name: string; messages: number; lag: number }) {
+/** `lag` is null as long as it is not known: what nobody was told would be cleared. */
+function ClearButton(props: { name: string; messages: number; lag: number | null }) {
   const { name, messages, lag } = props;
-  const clear = async () => {
+  const clear = async (lag: number) => {
     const body = (
       <>
         <p>
@@ -166,7 +168,12 @@ function ClearButton(props: { name: string; messages: number; lag: number }) {
     }
   };
   return (
-    <button type="button" class="danger" disabled={messages === 0} onClick={() => void clear()}>
+    <button
+      type="button"
+      class="danger"
+      disabled={messages === 0 || lag === null}
+      onClick={() => lag !== null && void clear(lag)}
+    >
       Clear …
     </button>
   );
