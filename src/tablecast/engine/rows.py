@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import lt
 from typing import Any
 
 from tablecast.codec.rows import Row
@@ -55,9 +57,11 @@ def are_absent(view: RowView, table: Table, user_id: str | None, keys: list[byte
     """Whether all keys differ and no row, not even an expired one, has any of them."""
     if not keys:
         return True
-    if len(keys) > 1 and len(set(keys)) != len(keys):
+    ascending = all(map(lt, keys, islice(keys, 1, None)))
+    if not ascending and len(set(keys)) != len(keys):
         return False
-    return view.are_new(table.codec.prefix(user_id), keys) or not any(view.get_many(Family.ROWS, keys))
+    lowest = keys[0] if ascending else min(keys)
+    return view.are_new(table.codec.prefix(user_id), lowest, keys) or not any(view.get_many(Family.ROWS, keys))
 
 
 def check_row(table: Table, row: Row) -> None:
