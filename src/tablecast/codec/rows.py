@@ -156,8 +156,8 @@ class RowCodec:
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
-        self._coercions = [_coerce_or_null(schema, column) for column in schema.columns]
-        self.struct: type[Row] = _row_class(schema, self._coercions)
+        self.coercions = [_coerce_or_null(schema, column) for column in schema.columns]
+        self.struct: type[Row] = _row_class(schema, self.coercions)
         self.encode: Callable[[Row], bytes] = msgspec.msgpack.Encoder(uuid_format="bytes").encode
         self._decode = msgspec.msgpack.Decoder(self.struct).decode
         self.key_types = tuple(schema.columns[i].type for i in schema.key_indexes)
@@ -195,16 +195,16 @@ class RowCodec:
         """The row with some columns (by index) set to given values, each coerced and checked for NULL."""
         values = list(msgspec.structs.astuple(row))
         for index, value in assignments.items():
-            values[index] = self._coercions[index](value)
+            values[index] = self.coercions[index](value)
         return self.struct(*values)
 
     def default_value(self, index: int, defaults: Defaults) -> Any:
         """What a column holds when nothing is given for it."""
-        default = _default_value(self.schema.columns[index], self._coercions[index])
+        default = _default_value(self.schema.columns[index], self.coercions[index])
         return default(defaults) if callable(default) else default
 
     def coerce_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(self._coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True))
+        return tuple(self.coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True))
 
     def decode_key(self, key: bytes, at: int) -> tuple[Any, ...]:
         """The primary key's values in a storage key whose prefix has `at` bytes."""
@@ -220,7 +220,7 @@ class RowCodec:
                 raise unknown_column(self.schema, name)
             if name in columns[:i]:
                 raise InvalidRequest(f"column {name!r} is named twice", column=name)
-        return _compile_builder(self.schema, columns, self.struct, self._coercions)
+        return _compile_builder(self.schema, columns, self.struct, self.coercions)
 
 
 def unknown_column(schema: TableSchema, name: str) -> TablecastError:

@@ -33,7 +33,7 @@ class Written:
 
     seq: int
     count: int
-    rows: list[Row] = field(default_factory=list)
+    rows: Sequence[Row] = field(default_factory=list)
     answer: bytes = b""
 
 
@@ -86,7 +86,7 @@ class InsertRows:
     version: int
     user_id: str | None
     keys: list[bytes]
-    rows: list[Row]
+    rows: Sequence[Row]
     bodies: list[bytes]
     resolve: Resolve | None = None  # ON CONFLICT; None: a duplicate key is an error
     returning: bool = False
@@ -235,17 +235,19 @@ class RunBuilder:
         self._table = table
         self._user_id = user_id
         self._runs: list[ChangeRun] = []
+        self._before: list[Row] = []  # of the last run
+        self._after: list[Row] = []
 
     def add(self, op: Op, key: bytes, before: Row | None, after: Row | None) -> None:
         if not self._runs or self._runs[-1].op is not op:
-            schema = self._table.schema
-            self._runs.append(ChangeRun(schema.table_id, schema.version, op, [], [], [], [], self._user_id))
-        run = self._runs[-1]
-        run.keys.append(key)
+            schema, self._before, self._after = self._table.schema, [], []
+            images = self._before, self._after
+            self._runs.append(ChangeRun(schema.table_id, schema.version, op, [], *images, [], self._user_id))
+        self._runs[-1].keys.append(key)
         if before is not None:
-            run.before.append(before)
+            self._before.append(before)
         if after is not None:
-            run.after.append(after)
+            self._after.append(after)
 
     def done(self) -> list[ChangeRun]:
         return self._runs

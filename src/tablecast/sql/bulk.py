@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tablecast.codec import column_rows
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.rights import require_write, row_owner
@@ -42,7 +43,7 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
 
 def _build(
     table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
-) -> tuple[list[Row], list[tuple[str, ...]]]:
+) -> tuple[Sequence[Row], list[tuple[str, ...]]]:
     """Rows, and which columns each of them named."""
     if isinstance(rows, PackedRows):
         every = table.schema.column_names
@@ -56,6 +57,10 @@ def _build(
     if not isinstance(rows[0], Mapping):
         named = table.schema.column_names if columns is None else tuple(columns)
         build = table.codec.builder(named)
+        if len(rows) >= column_rows.MANY and named == table.schema.column_names:
+            read = column_rows.column_reader(table.codec).read(rows)
+            if read is not None:
+                return read, [named] * len(rows)
         try:
             return [build(row, values) for row in rows], [named] * len(rows)
         except (ValueError, TypeError):

@@ -1,0 +1,214 @@
+"""Many rows of one table, column by column.
+
+Row by row, every value passes through several steps of Python on its way into a row, a body and a payload. Here a step takes
+a whole column, and the loop is C's: `zip`, `map`, one call of msgspec or numpy. Texts of numbers, which the body or the key
+has and the payload repeats, are made once. Measured with 1,000 rows of five columns and one full route, per row: 0.71 µs from
+values to keys, bodies and payloads, against 1.07 µs.
+
+Rows themselves are made when somebody asks for one: most are only stored and told. What a column does not take as it is goes
+through its coercion; if that refuses, `read` gives up, and the builder of single rows (codec.rows) finds the first wrong
+value: one meaning and one error, however many rows. `tests/unit/test_column_rows.py` holds the two ways equal.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, overload
+
+import msgspec
+import numpy as np
+
+from tablecast.codec import keys
+from tablecast.codec.rows import Row, RowCodec, unusual
+from tablecast.model.schema import ColumnType, TableSchema, TypeName
+
+MANY = 32  # rows from which on columns are the quicker way
+
+Values = Sequence[Any]
+_Fit = Callable[[Values], tuple[Values, Values]]  # -> values, and the same as the body has them
+_ARRAYS = {TypeName.SMALLINT: "h", TypeName.INT: "i", TypeName.BIGINT: "q"}
+_SEQUENCES = {tuple, list}
+_NONE = type(None)
+
+
+class ColumnRows(Sequence[Row]):
+    """`columns` are the values, `bodies` the same as a body has them: a DECIMAL is its text there."""
+
+    __slots__ = ("_reader", "_rows", "_texts", "bodies", "columns")
+
+    def __init__(self, reader: ColumnReader, columns: list[Values], bodies: list[Values]) -> None:
+        self._reader = reader
+        self.columns = columns
+        self.bodies = bodies
+        self._rows: list[Row] | None = None
+        self._texts: dict[int, list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        return self._made()[at]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._made())
+
+    def _made(self) -> list[Row]:
+        """Two threads may make them at the same time: equal ones."""
+        if self._rows is None:
+            self._rows = list(map(self._reader.struct, *self.columns))
+        return self._rows
+
+    def stored(self) -> Iterable[tuple[Any, ...]]:
+        """What the body of each row is the MessagePack of."""
+        return zip(*self.bodies, strict=True)
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        return self._reader.keys(prefix, self.columns)
+
+    def texts(self, index: int) -> list[str]:
+        """A column of whole numbers without NULL as texts."""
+        texts = self._texts.get(index)
+        if texts is None:
+            written = msgspec.json.encode(self.columns[index])
+            texts = self._texts[index] = written[1:-1].decode().split(",")
+        return texts
+
+
+@lru_cache(maxsize=512)
+def column_reader(codec: RowCodec) -> ColumnReader:
+    return ColumnReader(codec)
+
+
+class ColumnReader:
+    """Reads rows that give all columns of a table, in order."""
+
+    def __init__(self, codec: RowCodec) -> None:
+        self.struct = codec.struct
+        width = len(codec.schema.columns)
+        self._widths = {width}
+        self._columns = [(itemgetter(i), _fit(codec, i)) for i in range(width)]
+        self.keys = _key_columns(codec.schema)
+
+    def read(self, given: Sequence[Any]) -> ColumnRows | None:
+        """None if they must be built one by one."""
+        if not set(map(type, given)) <= _SEQUENCES or set(map(len, given)) != self._widths:
+            return None
+        try:
+            # Not zip(*given): it makes an iterator per row, and they set off the garbage collector.
+            fitted = [fit(list(map(value, given))) for value, fit in self._columns]
+        except Exception:  # whatever it is: the builder says it of the first value that is wrong
+            return None
+        return ColumnRows(self, [values for values, _ in fitted], [stored for _, stored in fitted])
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+
+def _fit(codec: RowCodec, index: int) -> _Fit:
+    column = codec.schema.columns[index]
+    coerced = _coerced(codec, index)
+    if column.type.name is TypeName.DECIMAL:
+        return _decimals(column.type, coerced)
+    judge = _judge(column.type.name)
+    if judge is None:
+        return lambda values: (fitted := coerced(values), fitted)
+    optional = not codec.schema.is_required(column)
+
+    def fit(values: Values) -> tuple[Values, Values]:
+        kinds = set(map(type, values))
+        if _NONE in kinds and optional:
+            judged = judge(kinds - {_NONE}, filter(None, values))
+        else:
+            judged = judge(kinds, values)
+        fitted = values if judged else coerced(values)
+        return fitted, fitted
+
+    return fit
+
+
+def _coerced(codec: RowCodec, index: int) -> Callable[[Values], list[Any]]:
+    """Each value as the builder of single rows would have it: the coercion is asked only for what is unusual."""
+    names: dict[str, Any] = {"coerce": codec.coercions[index]}
+    test = unusual(codec.schema, index, names)
+    made: Callable[[Values], list[Any]] = eval(
+        f"lambda values: [coerce(c{index}) if {test} else c{index} for c{index} in values]", names
+    )
+    return made
+
+
+_Judge = Callable[[set[type], Iterable[Any]], bool]
+
+
+def _judge(name: TypeName) -> _Judge | None:
+    """Whether values of these types, without NULL, are a column's as they are; None for types that are asked one by one."""
+    if name is TypeName.TEXT:
+        return lambda kinds, values: kinds <= {str} and _is_unicode("".join(values))
+    if name in _ARRAYS:
+        return lambda kinds, values: kinds <= {int} and _fit_in(_ARRAYS[name], values)
+    return None
+
+
+def _fit_in(kind: str, values: Iterable[int]) -> bool:
+    """True, or OverflowError."""
+    array(kind, values)
+    return True
+
+
+def _is_unicode(text: str) -> bool:
+    """True, or UnicodeEncodeError for a lone surrogate."""
+    return text.isascii() or bool(text.encode())
+
+
+def _decimals(column_type: ColumnType, coerced: Callable[[Values], list[Any]]) -> _Fit:
+    """Judged by their texts, all at once: as many digits as the type has, and no minus before nothing."""
+    scale, whole = column_type.scale, column_type.precision - column_type.scale
+    fraction = rf"\.[0-9]{{{scale}}}" if scale else ""
+    usual = re.compile(rf"(?:-?{f'[0-9]{{1,{whole}}}+' if whole else '0'}{fraction}\n)*+").fullmatch
+    minus_zero = f"-{Decimal(0).scaleb(-scale):f}\n"
+
+    def fit(values: Values) -> tuple[Values, Values]:
+        if set(map(type, values)) == {Decimal}:
+            texts = list(map(str, values))
+            said = "\n".join(texts) + "\n"
+            if usual(said) and minus_zero not in said:
+                return values, texts
+        fitted = coerced(values)
+        return fitted, [None if value is None else str(value) for value in fitted]
+
+    return fit
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def _key_columns(schema: TableSchema) -> Callable[[bytes, Sequence[Values]], list[bytes]]:
+    """As `RowCodec.keys_of_rows`."""
+    indexes = schema.key_indexes
+    if len(indexes) == 1 and schema.columns[indexes[0]].type.name is TypeName.BIGINT:
+        return lambda prefix, columns: _bigint_keys(prefix, columns[indexes[0]])
+    names = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
+    cells, parts = "".join(f"c{i}, " for i in indexes), " + ".join(f"e{i}(c{i})" for i in indexes)
+    chosen = "".join(f"columns[{i}], " for i in indexes)
+    made: Callable[[bytes, Sequence[Values]], list[bytes]] = eval(
+        f"lambda prefix, columns: [prefix + {parts} for {cells} in zip({chosen} strict=True)]", names
+    )
+    return made
+
+
+def _bigint_keys(prefix: bytes, values: Values) -> list[bytes]:
+    """The usual key: 0.02 µs each, a third of what packing them one by one takes."""
+    layout = np.dtype([("prefix", f"S{len(prefix)}"), ("number", ">u8")])
+    made = np.empty(len(values), layout)
+    made["prefix"] = prefix
+    made["number"] = np.fromiter(values, np.int64, len(values)).view(np.uint64) ^ np.uint64(1 << 63)
+    found: list[bytes] = made.view(f"V{layout.itemsize}").tolist()
+    return found
