@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
@@ -102,12 +102,21 @@ class ColumnReader:
         """None if they must be built one by one."""
         if not set(map(type, given)) <= _SEQUENCES or set(map(len, given)) != self._widths:
             return None
+        return self.take(given)
+
+    def take(self, given: Sequence[Sequence[Any]], judged: Container[int] = ()) -> ColumnRows | None:
+        """Likewise of rows that have all columns; those that are `judged` already hold what the table takes."""
+        columns, bodies = [], []
         try:
-            # Not zip(*given): it makes an iterator per row, and they set off the garbage collector.
-            fitted = [fit(list(map(value, given))) for value, fit in self._columns]
+            for i, (value, fit) in enumerate(self._columns):
+                # Not zip(*given): it makes an iterator per row, and they set off the garbage collector.
+                values: Values = list(map(value, given))
+                values, stored = (values, values) if i in judged else fit(values)
+                columns.append(values)
+                bodies.append(stored)
         except Exception:  # whatever it is: the builder says it of the first value that is wrong
             return None
-        return ColumnRows(self, [values for values, _ in fitted], [stored for _, stored in fitted])
+        return ColumnRows(self, columns, bodies)
 
 
 # --- values ------------------------------------------------------------------------------------------------------

@@ -48,7 +48,11 @@ def _build(
     if isinstance(rows, PackedRows):
         every = table.schema.column_names
         if columns is None or tuple(columns) == every:
-            made = rows.read(table.schema, table.codec.builder(every), values)
+            made: Sequence[Row] | None
+            if len(rows) >= column_rows.MANY:
+                made = rows.columns(table.schema)
+            else:
+                made = rows.read(table.schema, table.codec.builder(every), values)
             if made is not None:
                 return made, [every] * len(made)
         rows = rows.plain()
