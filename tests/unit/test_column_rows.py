@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from test_packed_rows import COLUMNS, ODD, USUAL
 
 import tablecast
@@ -20,6 +21,8 @@ from tablecast.client.values import from_extension, pack_rows
 from tablecast.codec import column_rows
 from tablecast.codec.column_rows import ColumnRows, column_reader
 from tablecast.codec.packed_rows import PackedRows
+from tablecast.codec.rows import row_codec
+from tablecast.core.payload import payload_encoder
 from tablecast.engine.rows import encode_rows
 from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
@@ -112,6 +115,16 @@ def test_a_database_cannot_tell_how_rows_were_read(written: list[list[Any]], mod
 
 
 @settings(max_examples=40)
+@given(batches(), st.booleans(), st.sampled_from(["insert", "upsert"]))
+def test_nor_of_mappings(db: Database, rows: list[Any], some: bool, mode: str) -> None:
+    names = db.engine.catalog.table("default.t").schema.column_names
+    given = [dict(reversed([*zip(names, row, strict=False)])) for row in rows]
+    if some:
+        del given[-1]["ref"]
+    assert _after([given], mode, 1) == _after([given], mode, 10**9)
+
+
+@settings(max_examples=40)
 @given(st.lists(batches(), min_size=1, max_size=3))
 def test_nor_how_packed_rows_were_read(written: list[list[Any]]) -> None:
     try:
@@ -167,6 +180,37 @@ def test_usual_values_are_taken_as_they_are(db: Database) -> None:
 )
 def test_what_is_no_row_of_all_columns_is_left_to_the_builder(db: Database, rows: list[Any]) -> None:
     assert column_reader(db.engine.catalog.table("default.t").codec).read(rows) is None
+
+
+@pytest.mark.parametrize("owner", [None, "ann", "a\x00"])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("id INT", [-(2**31), -1, 0, 7]),
+        ("id BIGINT", [-(2**63), -1, 0, 2**63 - 1]),
+        ("id TEXT", ["", "é", "a\x00b", 'q"\n']),
+        ("id DECIMAL(20,2)", [Decimal("-1.50"), Decimal("0.00"), Decimal("12.25"), Decimal("7")]),
+        ("id TIMESTAMP", [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]),
+        ("id BIGINT, part SMALLINT", [(n, 3 - n) for n in range(4)]),
+    ],
+)
+def test_keys_of_every_kind(key: str, values: list[Any], owner: str | None) -> None:
+    with tablecast.open(":memory:", jobs_interval_seconds=3600) as db:
+        names = ", ".join(word for word in ("id", "part") if word in key.split())
+        db.execute(f"CREATE TABLE k ({key}, x TEXT, PRIMARY KEY ({names}))")
+        schema = db.engine.catalog.table("default.k").schema
+    given = [(*(value if isinstance(value, tuple) else (value,)), "x") for value in values]
+    escaped = replace(schema, columns=(*schema.columns[:-1], replace(schema.columns[-1], name="x\\y")))
+    for each in (schema, escaped):  # a name that JSON escapes takes another way
+        codec, payload = row_codec(each), payload_encoder(each)
+        build, prefix = codec.builder(each.column_names), codec.prefix(owner)
+        read = column_reader(codec).read(given)
+        built = [build(row, None) for row in given]  # type: ignore[arg-type]
+        assert read is not None
+        assert read.keys(prefix) == codec.keys_of_rows(prefix, built)
+        assert payload.message_keys(read) == payload.message_keys(built)
+        for mode in PayloadMode:
+            assert payload.payloads(mode, Op.INSERT, [], read) == payload.payloads(mode, Op.INSERT, [], built)
 
 
 @pytest.mark.parametrize(

@@ -58,21 +58,36 @@ def _build(
         rows = rows.plain()
     if not rows:
         return [], []
-    if not isinstance(rows[0], Mapping):
-        named = table.schema.column_names if columns is None else tuple(columns)
-        build = table.codec.builder(named)
-        if len(rows) >= column_rows.MANY and named == table.schema.column_names:
-            read = column_rows.column_reader(table.codec).read(rows)
-            if read is not None:
-                return read, [named] * len(rows)
-        try:
-            return [build(row, values) for row in rows], [named] * len(rows)
-        except (ValueError, TypeError):
-            _explain_width(rows, named)
-            raise
-    if columns is not None:
+    named = table.schema.column_names if columns is None else tuple(columns)
+    is_mapping = isinstance(rows[0], Mapping)
+    if is_mapping and columns is not None:
         raise InvalidRequest("columns goes with sequences; mappings name their columns themselves")
-    return _build_mappings(table, rows, values)
+    if len(rows) >= column_rows.MANY and named == table.schema.column_names:
+        read = _read_columns(table, _in_order(rows, named) if is_mapping else rows)
+        if read is not None:
+            return read, [named] * len(rows)
+    if is_mapping:
+        return _build_mappings(table, rows, values)
+    build = table.codec.builder(named)
+    try:
+        return [build(row, values) for row in rows], [named] * len(rows)
+    except (ValueError, TypeError):
+        _explain_width(rows, named)
+        raise
+
+
+def _read_columns(table: Table, rows: Sequence[Any] | None) -> Sequence[Row] | None:
+    return None if rows is None else column_rows.column_reader(table.codec).read(rows)
+
+
+def _in_order(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any] | None:
+    """Mappings that name all columns, as sequences; None if one of them names others, or fewer."""
+    if set(map(type, rows)) != {dict} or set(map(len, rows)) != {len(names)} or len(names) == 1:
+        return None
+    try:
+        return list(map(itemgetter(*names), rows))
+    except KeyError:
+        return None
 
 
 def _build_mappings(
