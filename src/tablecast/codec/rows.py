@@ -48,6 +48,7 @@ LOADED_FORMAT = 2
 _FORMAT_BYTES = (bytes([ROW_FORMAT]), bytes([LOADED_FORMAT]))
 _HEADER = struct.Struct(">BQQ")
 HEADER_SIZE = _HEADER.size
+_U64 = struct.Struct(">Q")
 
 Row = Any  # a generated struct; its attributes are c0, c1, …
 BuildRow = Callable[[Sequence[Any], "Defaults"], Row]
@@ -333,13 +334,20 @@ def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]
 
 
 def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Row]], list[bytes]]:
-    indexes = schema.key_indexes
-    names: dict[str, Any] = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
-    names["pack"] = struct.Struct(">Q").pack
-    parts = []
-    for i in indexes:
-        is_bigint = schema.columns[i].type.name is TypeName.BIGINT  # the usual key: spared a call
-        parts.append(f"pack(row.c{i} + {1 << 63})" if is_bigint else f"e{i}(row.c{i})")
-    loop = f"lambda prefix, rows: [prefix + {' + '.join(parts)} for row in rows]"
-    made: Callable[[bytes, Sequence[Row]], list[bytes]] = eval(loop, names)
+    names: dict[str, Any] = {}
+    elements = " + ".join(key_element(schema, i, f"row.c{i}", names) for i in schema.key_indexes)
+    made: Callable[[bytes, Sequence[Row]], list[bytes]] = eval(
+        f"lambda prefix, rows: [prefix + {elements} for row in rows]", names
+    )
     return made
+
+
+def key_element(schema: TableSchema, index: int, value: str, names: dict[str, Any]) -> str:
+    """Source code of a column's element of a key, from that of its value. The usual keys are spared calls."""
+    column_type = schema.columns[index].type
+    names |= {"pack": _U64.pack, f"e{index}": keys.element(column_type)[0]}
+    if column_type.name is TypeName.BIGINT:
+        return f"pack({value} + {1 << 63})"
+    if column_type.name is TypeName.TEXT:
+        return f"{value}.encode().replace({keys.NUL!r}, {keys.ESCAPED_NUL!r}) + {keys.END!r}"
+    return f"e{index}({value})"

@@ -100,16 +100,15 @@ def _json_expression(schema: TableSchema, index: int) -> str:
     return v
 
 
-def _json_column(schema: TableSchema, index: int) -> Callable[[ColumnRows], Values]:
+def _json_column(column: Column, index: int) -> Callable[[ColumnRows], Values]:
     """The same of a whole column. The text of a DECIMAL is there already, that of a BIGINT is shared with the key."""
-    column = schema.columns[index]
     name, json_value = column.type.name, _json_value(column)
-    if name is TypeName.BIGINT and schema.is_required(column):
+    if name is TypeName.BIGINT:
         return lambda rows: rows.texts(index)
     if name is TypeName.DECIMAL and column.type.scale <= _PLAIN_SCALE:
         return lambda rows: rows.bodies[index]
-    if name in (TypeName.BIGINT, TypeName.DECIMAL, TypeName.JSON):
-        return lambda rows: list(map(json_value, rows.columns[index]))
+    if name in (TypeName.DECIMAL, TypeName.JSON):
+        return lambda rows: [None if v is None else json_value(v) for v in rows.columns[index]]
     return lambda rows: rows.columns[index]
 
 
@@ -122,7 +121,7 @@ def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
         f"Payload_{schema.name}", fields, rename=names, tag_field=_TABLE, tag=schema.full_name, gc=False
     )
     by_row = _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
-    columns = [_json_column(schema, i) for i in indexes]
+    columns = [_json_column(schema.columns[i], i) for i in indexes]
     return _either(by_row, lambda rows: list(map(_encode, map(said, *[column(rows) for column in columns]))))
 
 
@@ -140,7 +139,7 @@ def _key_array_encoder(schema: TableSchema) -> RowsToBytes:
         begin, end = form.decode().split("%d")
         between = f"{end}\n{begin}"
         return _either(by_row, lambda rows: f"{begin}{between.join(rows.texts(indexes[0]))}{end}".encode().split(b"\n"))
-    columns = [_json_column(schema, i) for i in indexes]
+    columns = [_json_column(schema.columns[i], i) for i in indexes]
     return _either(
         _compiled(f"[{', '.join(_json_expression(schema, i) for i in indexes)}]", None),
         lambda rows: list(map(_encode, zip(*[column(rows) for column in columns], strict=True))),

@@ -63,7 +63,7 @@ def _build(
     if is_mapping and columns is not None:
         raise InvalidRequest("columns goes with sequences; mappings name their columns themselves")
     if len(rows) >= column_rows.MANY and named == table.schema.column_names:
-        read = _read_columns(table, _in_order(rows, named) if is_mapping else rows)
+        read = _read_columns(table, rows, named if is_mapping else None)
         if read is not None:
             return read, [named] * len(rows)
     if is_mapping:
@@ -76,8 +76,13 @@ def _build(
         raise
 
 
-def _read_columns(table: Table, rows: Sequence[Any] | None) -> Sequence[Row] | None:
-    return None if rows is None else column_rows.column_reader(table.codec).read(rows)
+def _read_columns(table: Table, rows: Sequence[Any], names: tuple[str, ...] | None) -> Sequence[Row] | None:
+    """`names` of mappings. None if rows must be built one by one, or are built as quickly."""
+    reader = column_rows.column_reader(table.codec)
+    if not reader.pays:
+        return None
+    given = rows if names is None else _in_order(rows, names)
+    return None if given is None else reader.read(given)
 
 
 def _in_order(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any] | None:
