@@ -115,17 +115,18 @@ def _digits(number: int) -> tuple[int, ...]:
     return tuple(int(digit) for digit in str(abs(number)))
 
 
+NUL, ESCAPED_NUL, END = b"\x00", b"\x00\xff", b"\x00\x01"
+
+
 def encode_bytes(value: bytes) -> bytes:
-    if b"\x00" in value:
-        value = value.replace(b"\x00", b"\x00\xff")
-    return value + b"\x00\x01"
+    return value.replace(NUL, ESCAPED_NUL) + END
 
 
 def decode_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    end = data.find(b"\x00\x01", at)
+    end = data.find(END, at)
     if end < 0:
         _corrupt(data, f"the text that begins at byte {at} does not end")
-    return data[at:end].replace(b"\x00\xff", b"\x00"), end + 2
+    return data[at:end].replace(ESCAPED_NUL, NUL), end + 2
 
 
 def encode_text(value: str) -> bytes:

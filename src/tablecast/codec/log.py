@@ -60,7 +60,7 @@ PACK_BYTES = 32 * 2**10  # payload bytes of a batch from which on packing pays
 _MOST_UNPACKED = 256  # bytes that LZ4 makes of one, at most
 _MAX_U64 = 2**64 - 1
 _MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999: what a TIMESTAMP can hold
-_FEW = 64  # up to here a plain list is checked faster than numpy is called
+_FEW = 64  # up to here a plain list is made or checked faster than numpy is called
 _lz4 = pa.Codec("lz4_raw")
 _classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
 
@@ -137,18 +137,28 @@ def encode_log_batch(
     """The batch at its place in the log; without one it still lacks what its commit assigns: see `stamp`."""
     table = msgspec.msgpack.encode([(c.source_table, int(c.op), c.payload_mode.value, c.user_id) for c in classes])
     has_classes = len(classes) > 1
-    key_starts = array("I", accumulate(map(len, keys), initial=0))
-    payload_starts = array("I", accumulate(map(len, payloads), initial=0))
-    packed, bodies = _packed(payloads, payload_starts[-1])
+    key_starts, key_bytes = _starts(keys)
+    payload_starts, payload_bytes = _starts(payloads)
+    packed, bodies = _packed(payloads, payload_bytes)
     head = HEAD.pack(
-        LOG_FORMAT, _HAS_CLASSES * has_classes | packed, len(classes), len(keys), *place, len(table), key_starts[-1],
-        payload_starts[-1],
+        LOG_FORMAT, _HAS_CLASSES * has_classes | packed, len(classes), len(keys), *place, len(table), key_bytes,
+        payload_bytes,
     )  # fmt: skip
-    columns = [head, array("Q", hashes).tobytes(), key_starts.tobytes(), payload_starts.tobytes()]
+    columns = [head, array("Q", hashes).tobytes(), key_starts, payload_starts]
     if has_classes:
         columns.append(array("H", class_of).tobytes())
     # One join: a copy of all payloads on the way would cost as much as the rest.
     return b"".join((*columns, table, *keys, *bodies))
+
+
+def _starts(values: Sequence[bytes]) -> tuple[bytes, int]:
+    """Where each value begins and the last one ends, as a column; and all their bytes."""
+    if len(values) <= _FEW:
+        few = array("I", accumulate(map(len, values), initial=0))
+        return few.tobytes(), few[-1]
+    many = np.zeros(len(values) + 1, np.uint32)
+    np.cumsum(np.fromiter(map(len, values), np.uint32, len(values)), out=many[1:])
+    return many.tobytes(), int(many[-1])
 
 
 def _packed(payloads: Sequence[bytes | memoryview], size: int) -> tuple[int, Sequence[bytes | memoryview]]:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tablecast.codec.column_rows import ColumnRows, column_reader
 from tablecast.codec.rows import BuildRow, Defaults, Row, row_codec, unusual
 from tablecast.codec.values import INT_BITS
 from tablecast.errors import InvalidRequest, TablecastError
@@ -70,6 +71,15 @@ class PackedRows:
         except _UNREADABLE:
             return None
 
+    def columns(self, schema: TableSchema) -> ColumnRows | None:
+        """The same of many rows, which are quicker as columns."""
+        decode, judged = _decoder(schema, tuple(self._positions(schema)), self._from_extension)
+        try:
+            rows = decode(self.data)
+        except _UNREADABLE:
+            return None
+        return column_reader(row_codec(schema)).take(rows, judged)
+
     def _positions(self, schema: TableSchema) -> list[int]:
         return sorted({at for at in self.decimals if at < len(schema.columns)})
 
@@ -83,21 +93,34 @@ def _decimal(text: str, at: int) -> Decimal:
 
 @lru_cache(maxsize=512)
 def _reader(schema: TableSchema, decimals: tuple[int, ...], from_extension: FromExtension) -> _Read:
+    decode, judged = _decoder(schema, decimals, from_extension)
     names: dict[str, Any] = {"Row": row_codec(schema).struct}
-    kinds, doubts = [], []
+    doubts = []
     for i, column in enumerate(schema.columns):
-        kind = _strict(column)
-        if i in decimals:
-            kind = Decimal
-            doubts.append(unusual(schema, i, names) if column.type.name is TypeName.DECIMAL else "True")
-        elif kind is None:
-            doubts.append(unusual(schema, i, names))
-        kinds.append(Any if kind is None else kind if schema.is_required(column) else kind | None)
+        if i not in judged:
+            is_text = (
+                i in decimals and column.type.name is not TypeName.DECIMAL
+            )  # a number for a column of another type
+            doubts.append("True" if is_text else unusual(schema, i, names))
     cells = "".join(f"c{i}, " for i in range(len(schema.columns)))
     made = f"Row({cells})" if not doubts else f"build(({cells}), defaults) if {' or '.join(doubts)} else Row({cells})"
     loop = eval(f"lambda rows, build, defaults: [{made} for {cells} in rows]", names)
-    decode = msgspec.msgpack.Decoder(list[tuple[tuple(kinds)]], ext_hook=from_extension).decode  # type: ignore[misc]
     return lambda data, build, defaults: loop(decode(data), build, defaults)
+
+
+@lru_cache(maxsize=512)
+def _decoder(
+    schema: TableSchema, decimals: tuple[int, ...], from_extension: FromExtension
+) -> tuple[Callable[[bytes], list[tuple[Any, ...]]], frozenset[int]]:
+    """What unpacks rows of all columns, and the columns whose values it judges."""
+    kinds, judged = [], set()
+    for i, column in enumerate(schema.columns):
+        kind = Decimal if i in decimals else _strict(column)
+        if kind is not None and i not in decimals:
+            judged.add(i)
+        kinds.append(Any if kind is None else kind if schema.is_required(column) else kind | None)
+    decoder = msgspec.msgpack.Decoder(list[tuple[tuple(kinds)]], ext_hook=from_extension)  # type: ignore[misc]
+    return decoder.decode, frozenset(judged)
 
 
 def _strict(column: Column) -> Any:

@@ -48,6 +48,7 @@ LOADED_FORMAT = 2
 _FORMAT_BYTES = (bytes([ROW_FORMAT]), bytes([LOADED_FORMAT]))
 _HEADER = struct.Struct(">BQQ")
 HEADER_SIZE = _HEADER.size
+_U64 = struct.Struct(">Q")
 
 Row = Any  # a generated struct; its attributes are c0, c1, …
 BuildRow = Callable[[Sequence[Any], "Defaults"], Row]
@@ -156,8 +157,8 @@ class RowCodec:
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
-        self._coercions = [_coerce_or_null(schema, column) for column in schema.columns]
-        self.struct: type[Row] = _row_class(schema, self._coercions)
+        self.coercions = [_coerce_or_null(schema, column) for column in schema.columns]
+        self.struct: type[Row] = _row_class(schema, self.coercions)
         self.encode: Callable[[Row], bytes] = msgspec.msgpack.Encoder(uuid_format="bytes").encode
         self._decode = msgspec.msgpack.Decoder(self.struct).decode
         self.key_types = tuple(schema.columns[i].type for i in schema.key_indexes)
@@ -195,16 +196,16 @@ class RowCodec:
         """The row with some columns (by index) set to given values, each coerced and checked for NULL."""
         values = list(msgspec.structs.astuple(row))
         for index, value in assignments.items():
-            values[index] = self._coercions[index](value)
+            values[index] = self.coercions[index](value)
         return self.struct(*values)
 
     def default_value(self, index: int, defaults: Defaults) -> Any:
         """What a column holds when nothing is given for it."""
-        default = _default_value(self.schema.columns[index], self._coercions[index])
+        default = _default_value(self.schema.columns[index], self.coercions[index])
         return default(defaults) if callable(default) else default
 
     def coerce_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(self._coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True))
+        return tuple(self.coercions[i](value) for i, value in zip(self.schema.key_indexes, values, strict=True))
 
     def decode_key(self, key: bytes, at: int) -> tuple[Any, ...]:
         """The primary key's values in a storage key whose prefix has `at` bytes."""
@@ -220,7 +221,7 @@ class RowCodec:
                 raise unknown_column(self.schema, name)
             if name in columns[:i]:
                 raise InvalidRequest(f"column {name!r} is named twice", column=name)
-        return _compile_builder(self.schema, columns, self.struct, self._coercions)
+        return _compile_builder(self.schema, columns, self.struct, self.coercions)
 
 
 def unknown_column(schema: TableSchema, name: str) -> TablecastError:
@@ -333,13 +334,20 @@ def _key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Any]], bytes]
 
 
 def _row_key_encoder(schema: TableSchema) -> Callable[[bytes, Sequence[Row]], list[bytes]]:
-    indexes = schema.key_indexes
-    names: dict[str, Any] = {f"e{i}": keys.element(schema.columns[i].type)[0] for i in indexes}
-    names["pack"] = struct.Struct(">Q").pack
-    parts = []
-    for i in indexes:
-        is_bigint = schema.columns[i].type.name is TypeName.BIGINT  # the usual key: spared a call
-        parts.append(f"pack(row.c{i} + {1 << 63})" if is_bigint else f"e{i}(row.c{i})")
-    loop = f"lambda prefix, rows: [prefix + {' + '.join(parts)} for row in rows]"
-    made: Callable[[bytes, Sequence[Row]], list[bytes]] = eval(loop, names)
+    names: dict[str, Any] = {}
+    elements = " + ".join(key_element(schema, i, f"row.c{i}", names) for i in schema.key_indexes)
+    made: Callable[[bytes, Sequence[Row]], list[bytes]] = eval(
+        f"lambda prefix, rows: [prefix + {elements} for row in rows]", names
+    )
     return made
+
+
+def key_element(schema: TableSchema, index: int, value: str, names: dict[str, Any]) -> str:
+    """Source code of a column's element of a key, from that of its value. The usual keys are spared calls."""
+    column_type = schema.columns[index].type
+    names |= {"pack": _U64.pack, f"e{index}": keys.element(column_type)[0]}
+    if column_type.name is TypeName.BIGINT:
+        return f"pack({value} + {1 << 63})"
+    if column_type.name is TypeName.TEXT:
+        return f"{value}.encode().replace({keys.NUL!r}, {keys.ESCAPED_NUL!r}) + {keys.END!r}"
+    return f"e{index}({value})"

@@ -9,7 +9,8 @@ them), a DECIMAL with all its digits and no exponent; TIMESTAMP is ISO 8601 with
 embedded as they are, NULL is null.
 
 Encoding is on the write path of every row, so per table a struct type and a loop over rows that calls its constructor
-are generated once, and msgspec writes the bytes.
+are generated once, and msgspec writes the bytes. Rows that came as columns (codec.column_rows) are not taken apart and put
+together again: the constructor is mapped over the columns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from tablecast.codec.column_rows import ColumnRows, Values
 from tablecast.model.change import Op
 from tablecast.model.schema import Column, TableSchema, TypeName
 from tablecast.model.topic import PayloadMode
@@ -98,6 +100,18 @@ def _json_expression(schema: TableSchema, index: int) -> str:
     return v
 
 
+def _json_column(column: Column, index: int) -> Callable[[ColumnRows], Values]:
+    """The same of a whole column. The text of a DECIMAL is there already, that of a BIGINT is shared with the key."""
+    name, json_value = column.type.name, _json_value(column)
+    if name is TypeName.BIGINT:
+        return lambda rows: rows.texts(index)
+    if name is TypeName.DECIMAL and column.type.scale <= _PLAIN_SCALE:
+        return lambda rows: rows.bodies[index]
+    if name in (TypeName.DECIMAL, TypeName.JSON):
+        return lambda rows: [None if v is None else json_value(v) for v in rows.columns[index]]
+    return lambda rows: rows.columns[index]
+
+
 def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
     fields = [(f"c{i}", Any) for i in indexes]
     names = {f"c{i}": schema.columns[i].name for i in indexes}
@@ -106,7 +120,9 @@ def _object_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
     said = msgspec.defstruct(
         f"Payload_{schema.name}", fields, rename=names, tag_field=_TABLE, tag=schema.full_name, gc=False
     )
-    return _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
+    by_row = _compiled(f"Said({', '.join(_json_expression(schema, i) for i in indexes)})", said)
+    columns = [_json_column(schema.columns[i], i) for i in indexes]
+    return _either(by_row, lambda rows: list(map(_encode, map(said, *[column(rows) for column in columns]))))
 
 
 def _dict_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
@@ -115,16 +131,26 @@ def _dict_encoder(schema: TableSchema, indexes: list[int]) -> RowsToBytes:
 
 
 def _key_array_encoder(schema: TableSchema) -> RowsToBytes:
-    columns = [schema.columns[i].type.name for i in schema.key_indexes]
-    if len(columns) == 1 and columns[0] in _INTEGER_KEYS:  # the usual key: formatted, not encoded
-        made: RowsToBytes = eval(
-            f"lambda rows: [{_INTEGER_KEYS[columns[0]]!r} % r.c{schema.key_indexes[0]} for r in rows]"
-        )
-        return made
-    return _compiled(f"[{', '.join(_json_expression(schema, i) for i in schema.key_indexes)}]", None)
+    indexes = schema.key_indexes
+    types = [schema.columns[i].type.name for i in indexes]
+    if len(types) == 1 and types[0] in _INTEGER_KEYS:  # the usual key: formatted, not encoded
+        form = _INTEGER_KEYS[types[0]]
+        by_row: RowsToBytes = eval(f"lambda rows: [{form!r} % r.c{indexes[0]} for r in rows]")
+        begin, end = form.decode().split("%d")
+        between = f"{end}\n{begin}"
+        return _either(by_row, lambda rows: f"{begin}{between.join(rows.texts(indexes[0]))}{end}".encode().split(b"\n"))
+    columns = [_json_column(schema.columns[i], i) for i in indexes]
+    return _either(
+        _compiled(f"[{', '.join(_json_expression(schema, i) for i in indexes)}]", None),
+        lambda rows: list(map(_encode, zip(*[column(rows) for column in columns], strict=True))),
+    )
 
 
 _INTEGER_KEYS = {TypeName.BIGINT: b'["%d"]', TypeName.INT: b"[%d]", TypeName.SMALLINT: b"[%d]"}
+
+
+def _either(by_row: RowsToBytes, by_column: Callable[[ColumnRows], list[bytes]]) -> RowsToBytes:
+    return lambda rows: by_column(rows) if isinstance(rows, ColumnRows) else by_row(rows)
 
 
 def _compiled(expression: str, said: type | None) -> RowsToBytes:

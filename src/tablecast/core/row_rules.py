@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tablecast.codec.column_rows import ColumnRows
 from tablecast.core.expression import Expression
 from tablecast.errors import CheckViolation, DuplicateKey, TooLarge, TypeMismatch
 from tablecast.model.schema import TableSchema
@@ -26,17 +27,17 @@ def check_row(schema: TableSchema, checks: Iterable[Expression], row: Any) -> No
 def encode_rows(schema: TableSchema, encode: Callable[[Any], bytes], rows: Sequence[Any]) -> list[bytes]:
     """Bodies, checked against the size limit."""
     try:
-        bodies = [encode(row) for row in rows]
+        bodies = list(map(encode, rows.stored() if isinstance(rows, ColumnRows) else rows))
     except UnicodeEncodeError as e:
         raise TypeMismatch(f"a TEXT value for {schema.full_name} holds a lone surrogate: not Unicode text") from e
-    for body in bodies:
-        if len(body) > MAX_ROW_BYTES:
-            raise TooLarge(
-                f"a row of {schema.full_name} takes {len(body)} bytes; the limit is {MAX_ROW_BYTES}",
-                table=schema.full_name,
-                bytes=len(body),
-                limit=MAX_ROW_BYTES,
-            )
+    if max(map(len, bodies), default=0) > MAX_ROW_BYTES:
+        size = next(len(body) for body in bodies if len(body) > MAX_ROW_BYTES)
+        raise TooLarge(
+            f"a row of {schema.full_name} takes {size} bytes; the limit is {MAX_ROW_BYTES}",
+            table=schema.full_name,
+            bytes=size,
+            limit=MAX_ROW_BYTES,
+        )
     return bodies
 
 

@@ -33,7 +33,7 @@ def arrow_rows(table: Table, given: pa.Table | pa.RecordBatch) -> list[tuple[Any
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def replace_named(table: Table, rows: list[Row], named: Sequence[tuple[str, ...]]) -> Resolve:
+def replace_named(table: Table, rows: Sequence[Row], named: Sequence[tuple[str, ...]]) -> Resolve:
     """Upsert: the columns that a row names are overwritten, others stay."""
     indexes = {columns: named_indexes(table, columns) for columns in set(named)}
     chosen = {id(row): indexes[columns] for row, columns in zip(rows, named, strict=True)}

@@ -28,7 +28,7 @@ from tablecast.engine.dedup import deduplicate
 from tablecast.engine.guards import Guards
 from tablecast.engine.local_writes import NO_EVENTS, local_writes
 from tablecast.engine.logs import Appended, LogState
-from tablecast.engine.overlay import merged
+from tablecast.engine.overlay import Overlay, merged
 from tablecast.engine.undo import ChangeIndex, KeptTable, Listed, Undo
 from tablecast.engine.versions import add_sum, bucket_record
 from tablecast.model.change import ChangeRun, Op
@@ -94,7 +94,7 @@ class PendingCommit:
         self.ts_ms = ts_ms
         self._header = row_header(seq, ts_ms)
         self._batch: Batch = store.batch()
-        self._overlay: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
+        self._overlay = Overlay()
         self._appended: dict[tuple[int, int], Appended] = {}
         self._small_batches: list[tuple[int, int, bytes]] = []
         self._log_starts: dict[tuple[int, int], LogStart] = {}
@@ -112,16 +112,19 @@ class PendingCommit:
     # --- View ---
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        overlay = self._overlay[family]
+        overlay = self._overlay.of(family)
         if key in overlay:
             return overlay[key]
         return self._store.get(family, key)
 
-    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
-        return self._bounds.are_beyond(prefix, min(keys)) and self._overlay[Family.ROWS].keys().isdisjoint(keys)
+    def are_new(self, prefix: bytes, lowest: bytes, keys: Sequence[bytes]) -> bool:
+        if not self._bounds.are_beyond(prefix, lowest):
+            return False
+        overlay = self._overlay.of(Family.ROWS)
+        return not overlay or overlay.keys().isdisjoint(keys)
 
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
-        overlay = self._overlay[family]
+        overlay = self._overlay.of(family)
         if not overlay:
             return self._store.get_many(family, keys)
         get = self._store.get
@@ -138,7 +141,7 @@ class PendingCommit:
     ) -> Iterator[tuple[bytes, bytes]]:
         if reverse or floor:
             return self._store.scan(family, start, end, reverse=reverse, floor=floor)
-        return merged(self._store, self._overlay[family], family, start, end)
+        return merged(self._store, self._overlay.of(family), family, start, end)
 
     def log_end(self, topic_id: int, partition: int) -> int:
         appended = self._appended.get((topic_id, partition))
@@ -178,7 +181,7 @@ class PendingCommit:
             self._put(family, key, value)
         for family, many, stored in decision.bulk:
             self._batch.put_many(family, many, stored)
-            self._overlay[family].update(zip(many, stored, strict=True))
+            self._overlay.put_many(family, many, stored)
             self._dirty = True
         for family, start, end in decision.ranges:
             self._batch.delete_range(family, start, end)
@@ -229,14 +232,13 @@ class PendingCommit:
         return [header + encode(row) for row in run.after]
 
     def _write_rows(self, run: ChangeRun, values: list[bytes | None]) -> None:
-        overlay, batch = self._overlay[Family.ROWS], self._batch
-        put, rows = batch.put, Family.ROWS
+        batch, rows = self._batch, Family.ROWS
         if run.op is Op.DELETE:
             for key in run.keys:
                 batch.delete(rows, key)
         else:
             batch.put_many(rows, run.keys, values)  # type: ignore[arg-type]  # only deletes have None
-        overlay.update(zip(run.keys, values, strict=True))
+        self._overlay.put_many(rows, run.keys, values)
         self._touched.add(run.table_id)
         table = self.catalog.tables[run.table_id]
         if run.op is Op.INSERT:
@@ -246,7 +248,7 @@ class PendingCommit:
         if table.ttl_ms is not None and run.op is not Op.DELETE:
             expires = self.ts_ms + table.ttl_ms
             for key in run.keys:
-                put(Family.EXPIRY, keys.expiry_key(expires, Family.ROWS, key), b"")
+                batch.put(Family.EXPIRY, keys.expiry_key(expires, Family.ROWS, key), b"")
 
     def _take_load(self, loaded: Loaded) -> None:
         table = self.catalog.tables[loaded.table_id]
@@ -263,7 +265,7 @@ class PendingCommit:
             self._batch.delete(family, key)
         else:
             self._batch.put(family, key, value)
-        self._overlay[family][key] = value
+        self._overlay.put(family, key, value)
         self._dirty = True
 
     def _append(self, append: Append) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
 from tablecast.codec.catalog import LogStart, Namespace, NextIds, encode_record
+from tablecast.codec.rows import Row
 from tablecast.core import failpoint
 from tablecast.core.expression import compile_expression, compile_filter
 from tablecast.core.replicated_rows import is_bare, why_not_replicated
@@ -377,14 +378,16 @@ def _existing(view: View, table: Table) -> list[ChangeRun]:
     """The rows there are now, as inserts."""
     prefix = keys.table_prefix(table.table_id)
     runs: list[ChangeRun] = []
+    rows: list[Row] = []  # of the last run
     for key, value in view.scan(Family.ROWS, prefix, keys.after(prefix)):
         if not is_live(table, value, view.ts_ms):
             continue
         owner = table.codec.owner(key)
         if not runs or runs[-1].user_id != owner or len(runs[-1].keys) >= BACKFILL_CHUNK_ROWS:
-            runs.append(ChangeRun(table.table_id, table.schema.version, Op.INSERT, [], [], [], [], owner))
+            rows = []
+            runs.append(ChangeRun(table.table_id, table.schema.version, Op.INSERT, [], [], rows, [], owner))
         runs[-1].keys.append(key)
-        runs[-1].after.append(table.codec.decode(value))
+        rows.append(table.codec.decode(value))
     return runs
 
 

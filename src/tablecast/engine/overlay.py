@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tablecast.storage.base import Family, Reader
+
+Laid = dict[bytes, bytes | None]  # None: removed
+
+
+class Overlay:
+    """The writes of one commit, by family. Many at once are only noted until somebody looks: most commits with many rows have
+    one command, and nobody comes after it."""
+
+    __slots__ = ("_laid", "_noted")
+
+    def __init__(self) -> None:
+        self._laid: dict[Family, Laid] = {}
+        self._noted: dict[Family, list[tuple[Sequence[bytes], Sequence[bytes | None]]]] = {}
+
+    def put(self, family: Family, key: bytes, value: bytes | None) -> None:
+        self.of(family)[key] = value
+
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        self._noted.setdefault(family, []).append((keys, values))
+
+    def of(self, family: Family) -> Laid:
+        laid = self._laid.setdefault(family, {})
+        for keys, values in self._noted.pop(family, ()):
+            laid.update(zip(keys, values, strict=True))
+        return laid
 
 
 def merged(

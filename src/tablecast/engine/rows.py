@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import lt
 from typing import Any
 
 from tablecast.codec.rows import Row
@@ -31,7 +33,7 @@ class Written:
 
     seq: int
     count: int
-    rows: list[Row] = field(default_factory=list)
+    rows: Sequence[Row] = field(default_factory=list)
     answer: bytes = b""
 
 
@@ -55,9 +57,11 @@ def are_absent(view: RowView, table: Table, user_id: str | None, keys: list[byte
     """Whether all keys differ and no row, not even an expired one, has any of them."""
     if not keys:
         return True
-    if len(keys) > 1 and len(set(keys)) != len(keys):
+    ascending = all(map(lt, keys, islice(keys, 1, None)))
+    if not ascending and len(set(keys)) != len(keys):
         return False
-    return view.are_new(table.codec.prefix(user_id), keys) or not any(view.get_many(Family.ROWS, keys))
+    lowest = keys[0] if ascending else min(keys)
+    return view.are_new(table.codec.prefix(user_id), lowest, keys) or not any(view.get_many(Family.ROWS, keys))
 
 
 def check_row(table: Table, row: Row) -> None:
@@ -82,7 +86,7 @@ class InsertRows:
     version: int
     user_id: str | None
     keys: list[bytes]
-    rows: list[Row]
+    rows: Sequence[Row]
     bodies: list[bytes]
     resolve: Resolve | None = None  # ON CONFLICT; None: a duplicate key is an error
     returning: bool = False
@@ -231,17 +235,19 @@ class RunBuilder:
         self._table = table
         self._user_id = user_id
         self._runs: list[ChangeRun] = []
+        self._before: list[Row] = []  # of the last run
+        self._after: list[Row] = []
 
     def add(self, op: Op, key: bytes, before: Row | None, after: Row | None) -> None:
         if not self._runs or self._runs[-1].op is not op:
-            schema = self._table.schema
-            self._runs.append(ChangeRun(schema.table_id, schema.version, op, [], [], [], [], self._user_id))
-        run = self._runs[-1]
-        run.keys.append(key)
+            schema, self._before, self._after = self._table.schema, [], []
+            images = self._before, self._after
+            self._runs.append(ChangeRun(schema.table_id, schema.version, op, [], *images, [], self._user_id))
+        self._runs[-1].keys.append(key)
         if before is not None:
-            run.before.append(before)
+            self._before.append(before)
         if after is not None:
-            run.after.append(after)
+            self._after.append(after)
 
     def done(self) -> list[ChangeRun]:
         return self._runs

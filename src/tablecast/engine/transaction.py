@@ -65,7 +65,7 @@ class Transaction:
             return self._overlay[key]
         return self._snapshot.get(family, key)
 
-    def are_new(self, prefix: bytes, keys: Sequence[bytes]) -> bool:
+    def are_new(self, prefix: bytes, lowest: bytes, keys: Sequence[bytes]) -> bool:
         return False
 
     def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -40,8 +40,8 @@ class ChangeRun(NamedTuple):
     version: int
     op: Op
     keys: list[bytes]
-    before: list[Any]
-    after: list[Any]
+    before: Sequence[Any]
+    after: Sequence[Any]
     bodies: list[bytes]
     user_id: str | None
 

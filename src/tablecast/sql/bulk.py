@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tablecast.codec import column_rows
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.rights import require_write, row_owner
@@ -42,28 +43,56 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
 
 def _build(
     table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
-) -> tuple[list[Row], list[tuple[str, ...]]]:
+) -> tuple[Sequence[Row], list[tuple[str, ...]]]:
     """Rows, and which columns each of them named."""
     if isinstance(rows, PackedRows):
         every = table.schema.column_names
         if columns is None or tuple(columns) == every:
-            made = rows.read(table.schema, table.codec.builder(every), values)
+            made: Sequence[Row] | None
+            if len(rows) >= column_rows.MANY:
+                made = rows.columns(table.schema)
+            else:
+                made = rows.read(table.schema, table.codec.builder(every), values)
             if made is not None:
                 return made, [every] * len(made)
         rows = rows.plain()
     if not rows:
         return [], []
-    if not isinstance(rows[0], Mapping):
-        named = table.schema.column_names if columns is None else tuple(columns)
-        build = table.codec.builder(named)
-        try:
-            return [build(row, values) for row in rows], [named] * len(rows)
-        except (ValueError, TypeError):
-            _explain_width(rows, named)
-            raise
-    if columns is not None:
+    named = table.schema.column_names if columns is None else tuple(columns)
+    is_mapping = isinstance(rows[0], Mapping)
+    if is_mapping and columns is not None:
         raise InvalidRequest("columns goes with sequences; mappings name their columns themselves")
-    return _build_mappings(table, rows, values)
+    if len(rows) >= column_rows.MANY and named == table.schema.column_names:
+        read = _read_columns(table, rows, named if is_mapping else None)
+        if read is not None:
+            return read, [named] * len(rows)
+    if is_mapping:
+        return _build_mappings(table, rows, values)
+    build = table.codec.builder(named)
+    try:
+        return [build(row, values) for row in rows], [named] * len(rows)
+    except (ValueError, TypeError):
+        _explain_width(rows, named)
+        raise
+
+
+def _read_columns(table: Table, rows: Sequence[Any], names: tuple[str, ...] | None) -> Sequence[Row] | None:
+    """`names` of mappings. None if rows must be built one by one, or are built as quickly."""
+    reader = column_rows.column_reader(table.codec)
+    if not reader.pays:
+        return None
+    given = rows if names is None else _in_order(rows, names)
+    return None if given is None else reader.read(given)
+
+
+def _in_order(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any] | None:
+    """Mappings that name all columns, as sequences; None if one of them names others, or fewer."""
+    if set(map(type, rows)) != {dict} or set(map(len, rows)) != {len(names)} or len(names) == 1:
+        return None
+    try:
+        return list(map(itemgetter(*names), rows))
+    except KeyError:
+        return None
 
 
 def _build_mappings(

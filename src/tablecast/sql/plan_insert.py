@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlglot import exp
 
+from tablecast.codec.column_rows import ColumnRows
 from tablecast.codec.result import Result
 from tablecast.codec.rows import DEFAULT, BuildRow, Row, unknown_column
 from tablecast.core.expression import compile_expression
@@ -81,7 +82,7 @@ class InsertPlan:
 
 
 def insert_rows(
-    context: Context, table: Table, rows: list[Row], resolve: Resolve | None, returning: bool
+    context: Context, table: Table, rows: Sequence[Row], resolve: Resolve | None, returning: bool
 ) -> InsertRows:
     """The command: checked and encoded in the caller's thread, so that the writer only decides."""
     if table.checks:
@@ -89,7 +90,8 @@ def insert_rows(
             check_row(table, row)
     owner = row_owner(context.actor, table.schema)
     bodies = encode_rows(table, rows)
-    keys = table.codec.keys_of_rows(table.codec.prefix(owner), rows)
+    prefix = table.codec.prefix(owner)
+    keys = rows.keys(prefix) if isinstance(rows, ColumnRows) else table.codec.keys_of_rows(prefix, rows)
     schema = table.schema
     return InsertRows(schema.table_id, schema.version, owner, keys, rows, bodies, resolve, returning)
 
