@@ -31,9 +31,7 @@ from tablecast.codec.rows import Row, RowCodec, key_element, unusual
 from tablecast.model.schema import ColumnType, TableSchema, TypeName
 
 MANY = 64  # rows from which on columns are the quicker way
-SHARED_OF = (
-    5  # and one column of so many must be a BIGINT or DECIMAL: looking at types costs what the builder's tests cost
-)
+SHARED_OF = 5  # and one column of so many must be a BIGINT or DECIMAL: the rest costs the builder no more
 
 Values = Sequence[Any]
 _Fit = Callable[[Values], tuple[Values, Values]]  # -> values, and the same as the body has them

@@ -98,9 +98,7 @@ def _reader(schema: TableSchema, decimals: tuple[int, ...], from_extension: From
     doubts = []
     for i, column in enumerate(schema.columns):
         if i not in judged:
-            is_text = (
-                i in decimals and column.type.name is not TypeName.DECIMAL
-            )  # a number for a column of another type
+            is_text = i in decimals and column.type.name is not TypeName.DECIMAL  # of a column of another type
             doubts.append("True" if is_text else unusual(schema, i, names))
     cells = "".join(f"c{i}, " for i in range(len(schema.columns)))
     made = f"Row({cells})" if not doubts else f"build(({cells}), defaults) if {' or '.join(doubts)} else Row({cells})"

@@ -102,7 +102,7 @@ class QueryEngine:
             return fetch()
         try:
             fetching = self._for_main.submit(fetch)
-        except RuntimeError:  # the program ends, or another thread closes the database: nobody takes anything on any more
+        except RuntimeError:  # the program ends, or the database is being closed: nobody takes anything on any more
             return fetch()
         try:
             return fetching.result()
