@@ -22,6 +22,7 @@ SHOTS = Path(__file__).parents[2] / "build" / "console"  # pictures to look at; 
 
 INK = """(plot, name) => {
   const canvas = plot.querySelector("canvas");
+  if (canvas === null) return { pixels: 0, left: 1, right: 0, top: 1, bottom: 0 }; // it is about to be made
   const probe = document.createElement("i");
   probe.style.color = `var(--${name})`;
   document.body.append(probe);
