@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
 import tablecast
-from tablecast import EARLIEST, Message
-from tablecast.errors import InvalidRequest, OffsetOutOfRange, PermissionDenied
+from tablecast import EARLIEST, Consumed, Message
+from tablecast.client.consumer import Consumer
+from tablecast.client.consumer_async import AsyncConsumer
+from tablecast.errors import InvalidRequest, OffsetOutOfRange, PermissionDenied, Timeout
 from tablecast.testing.clock import FakeClock
 
 SETUP = """
@@ -125,3 +129,78 @@ def test_claims_are_kept_and_given_back_by_those_who_may_consume(db: tablecast.D
     assert getattr(db.session("s", "service"), call)(*arguments) == 0
     with pytest.raises(PermissionDenied):
         getattr(db.session("u", "user"), call)(*arguments)
+
+
+# --- a server that is away for a moment -------------------------------------------------------------------------
+
+
+class Lossy:
+    """A database whose claims that acknowledge something do not arrive once. `given` is what another member is given the
+    moment that claims are given back."""
+
+    def __init__(self, db: tablecast.Database) -> None:
+        self._db = db
+        self._is_lost = False
+        self.given: list[int] = []
+        self.ack, self.nack, self.extend = db.ack, db.nack, db.extend
+
+    def consume(self, topic: str, **request: Any) -> Consumed:
+        if request["ack"] is not None and not self._is_lost:
+            self._is_lost = True
+            raise Timeout("no answer")
+        return self._db.consume(topic, **request)
+
+    def release(self, topic: str, group: str, consumer: str) -> int:
+        released = self._db.release(topic, group, consumer)
+        self.given += [message.offset for message in self._db.consume(topic, group=group, consumer="other").messages]
+        return released
+
+
+class AsyncLossy:
+    def __init__(self, lossy: Lossy) -> None:
+        self._lossy = lossy
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        call = getattr(self._lossy, name)
+
+        async def later(*args: Any, **named: Any) -> Any:
+            return call(*args, **named)
+
+        return later
+
+
+@pytest.mark.parametrize("form", ["threads", "asyncio"])
+def test_what_was_handled_before_an_outage_goes_to_nobody_else(
+    db: tablecast.Database, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"tablecast.client.consumer{'_async' * (form == 'asyncio')}.OUTAGE_SECONDS", 0.01)
+    db.insert("app.jobs", [(number,) for number in range(4)])
+    lossy, handled = Lossy(db), list[int]()
+    consumer: Consumer | AsyncConsumer
+
+    def handle(message: Message) -> None:
+        handled.append(message.offset)
+        if message.offset == 4:
+            consumer.stop()
+
+    lossy.release = came_back(lossy.release, lambda: db.insert("app.jobs", [(4,)]))  # type: ignore[method-assign]
+    if form == "threads":
+        consumer = Consumer(lossy, "app.work", "g")  # type: ignore[arg-type]
+        consumer.run(handle)
+    else:
+        consumer = AsyncConsumer(AsyncLossy(lossy), "app.work", "g")  # type: ignore[arg-type]
+        asyncio.run(consumer.run(handle))
+    assert handled == [0, 1, 2, 3, 4]
+    assert lossy.given == []
+
+
+def came_back(release: Callable[..., int], then: Callable[[], object]) -> Callable[..., int]:
+    """`release`, and after its first call what wakes the consumer for the last time."""
+    calls = iter([then])
+
+    def released(*args: Any) -> int:
+        count = release(*args)
+        next(calls, lambda: None)()
+        return count
+
+    return released

@@ -119,7 +119,7 @@ class Consumer:
                     pool = stack.enter_context(ThreadPoolExecutor(concurrency, thread_name_prefix=self.name))
                 stack.enter_context(self._renewing())
                 self._run(work, pool, concurrency, until_idle)
-            self._settle_done()
+            self._settle_last()
         except DatabaseClosed:
             return self.handled
         self._release()
@@ -164,10 +164,12 @@ class Consumer:
         self._surface.release(self.topic, self.group, self.name)
 
     def _sit_out(self, cause: TablecastError) -> None:
-        """Waits until the server is back. Whatever it holds for this consumer may not have arrived here: back with it."""
+        """Waits until the server is back. Whatever it holds for this consumer may not have arrived here: back with it, but
+        for what is handled."""
         _log.warning("%s of %s waits: %s", self.name, self.topic, cause)
         while not self._stopped.wait(OUTAGE_SECONDS):
             try:
+                self._settle_done()  # or somebody else would handle it again
                 self._release()
                 break
             except PASSING as e:
@@ -251,14 +253,17 @@ class Consumer:
 
     # --- acknowledging ---
 
-    def _settle_done(self) -> None:
+    def _settle_last(self) -> None:
         """There is no next claim. What cannot be acknowledged comes again, to whoever is next."""
+        try:
+            self._settle_done()
+        except PASSING as e:
+            _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+
+    def _settle_done(self) -> None:
         if self._done is not None:
-            try:
-                self._settle_all([Handled(message, None) for message in self._done.messages])
-                self._done = None
-            except PASSING as e:
-                _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+            self._settle_all([Handled(message, None) for message in self._done.messages])
+            self._done = None
 
     def _confirm_done(self) -> None:
         if self._done is not None:

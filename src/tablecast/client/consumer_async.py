@@ -84,7 +84,7 @@ class AsyncConsumer:
         try:
             async with self._renewing():
                 await self._run(AsyncWork(handler, retry or Retry(), dead_letter), running, concurrency, until_idle)
-            await self._settle_done()
+            await self._settle_last()
             await self._release()
         except DatabaseClosed:
             pass
@@ -141,10 +141,12 @@ class AsyncConsumer:
         await self._surface.release(self.topic, self.group, self.name)
 
     async def _sit_out(self, cause: TablecastError) -> None:
-        """Waits until the server is back. Whatever it holds for this consumer may not have arrived here: back with it."""
+        """Waits until the server is back. Whatever it holds for this consumer may not have arrived here: back with it, but
+        for what is handled."""
         _log.warning("%s of %s waits: %s", self.name, self.topic, cause)
         while not await self._stopped_within(OUTAGE_SECONDS):
             try:
+                await self._settle_done()  # or somebody else would handle it again
                 await self._release()
                 break
             except PASSING as e:
@@ -233,14 +235,17 @@ class AsyncConsumer:
 
     # --- acknowledging ---
 
-    async def _settle_done(self) -> None:
+    async def _settle_last(self) -> None:
         """There is no next claim. What cannot be acknowledged comes again, to whoever is next."""
+        try:
+            await self._settle_done()
+        except PASSING as e:
+            _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+
+    async def _settle_done(self) -> None:
         if self._done is not None:
-            try:
-                await self._settle_all([Handled(message, None) for message in self._done.messages])
-                self._done = None
-            except PASSING as e:
-                _log.warning("what %s of %s handled last was not acknowledged: %s", self.name, self.topic, e)
+            await self._settle_all([Handled(message, None) for message in self._done.messages])
+            self._done = None
 
     def _confirm_done(self) -> None:
         if self._done is not None:
