@@ -10,11 +10,12 @@ for the change, again and again. Then:
                            which follow what the subscriber wrote
     memory is back         the storms leave no more than LEFT_BYTES, and the second pair no more than the first but for
                            GROWTH_BYTES
-    others are unharmed    the subscriber's median wait is at most SLOWER times that of a calm server, among well-behaved guests
-                           and among guests of all kinds
+    others are unharmed    the subscriber's wait, in the median and the longest of a hundred, is at most SLOWER times that of a
+                           calm server, among well-behaved guests and among guests of all kinds
 
-Server, guests and subscriber share the processors. The guests come as fast as they are let in: the server gives newcomers a
-share of its event loop (`newcomers_share`), so a storm takes longer than it would alone; its speed is told.
+The guests come as fast as they are let in: the server gives newcomers a share of its event loop (`newcomers_share`), so a storm
+takes longer than it would alone; its speed is told. They are a process of their own that computes when nobody else does, because
+they stand for other machines: what their own computing takes from the server's processors is not what is asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -40,6 +42,7 @@ import tablecast
 AT_A_TIME = 16
 STORE = "/data/store"  # in the names of the store's files
 SLOWER = 2.0
+JUDGED = {"in the median": 0.5, "at p99": 0.99}
 CALM_SECONDS = 5.0
 LEFT_BYTES = 64 * 2**20  # of a process that began with none of its caches and pools
 GROWTH_BYTES = 16 * 2**20  # of what the allocator keeps, whichever storm it came from
@@ -130,21 +133,38 @@ async def calm(server: Address, seconds: float) -> Storm:
 
 async def storm(server: Address, kinds: list[str], cycles: int, seed: int) -> Storm:
     """`cycles` connections, AT_A_TIME at a time, while the watcher watches."""
-    found, chance = Storm(kinds), random.Random(seed)
+    found = Storm(kinds)
+    what = [server.port, await asyncio.to_thread(token, server), kinds, cycles, seed]
+    guests = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--guests", json.dumps(what), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )  # fmt: skip
+    assert guests.stdin is not None and guests.stdout is not None
+    async with Watcher(server) as watcher:
+        guests.stdin.write(b"come\n")
+        found.seconds = float(await guests.stdout.readline())
+    await guests.communicate(b"leave\n")
+    assert guests.returncode == 0
+    found.waits = watcher.waits
+    return found
+
+
+async def visit(port: int, token: str, kinds: list[str], cycles: int, seed: int) -> None:
+    """What the guests' process does: when it is told to, they come; it says how long that took, and they leave when told."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     plan = iter([kinds[number % len(kinds)] for number in range(cycles)])
-    guests = Guests(server, await asyncio.to_thread(token, server), chance.randrange(2**32))
+    guests = Guests(Address(port), token, random.Random(seed).randrange(2**32))
 
     async def go_on() -> None:
         for kind in plan:
             await guests.come(kind)
 
-    async with Watcher(server) as watcher:
-        began = time.perf_counter()
-        await asyncio.gather(*(go_on() for _ in range(AT_A_TIME)))
-        found.seconds = time.perf_counter() - began
+    await asyncio.to_thread(sys.stdin.readline)
+    began = time.perf_counter()
+    await asyncio.gather(*(go_on() for _ in range(AT_A_TIME)))
+    sys.stdout.write(f"{time.perf_counter() - began}\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.readline)
     await guests.leave()
-    found.waits = watcher.waits
-    return found
 
 
 def token(server: Address) -> str:
@@ -242,9 +262,10 @@ class Weathered:
         """What the guests did to the subscriber."""
         storms = {"well-behaved guests": self.plain, "guests of all kinds": self.mixed}
         return [
-            f"among {name} waits are {slower:.2f} times as long as on a calm server; at most {SLOWER:g}"
+            f"among {name} waits are {slower:.2f} times as long {judged} as on a calm server; at most {SLOWER:g}"
             for name, found in storms.items()
-            if (slower := self.slower(found)) > SLOWER
+            for judged, share in JUDGED.items()
+            if (slower := self.slower(found, share)) > SLOWER
         ]
 
 
@@ -286,9 +307,13 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--watch", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--guests", type=json.loads, help=argparse.SUPPRESS)
     given: Any = parser.parse_args()
     if given.watch is not None:
         asyncio.run(watch(given.watch))
+        return 0
+    if given.guests is not None:
+        asyncio.run(visit(*given.guests))
         return 0
     console = Console()
     console.print(f"seed {given.seed}")

@@ -58,11 +58,14 @@ class Guest:
     def frame(self, opcode: Opcode, data: bytes) -> None:
         self.send(Frame(opcode, data).serialize(mask=True))
 
-    async def until(self, text: bytes) -> None:
-        while text not in self._seen:
+    async def until(self, *texts: bytes) -> int:
+        """Which of them came; what came with it and before is forgotten."""
+        while not (found := [number for number, text in enumerate(texts) if text in self._seen]):
             data = await self._reader.read(65_536)
             assert data, f"the server hung up: {self._seen!r}"
             self._seen = self._seen[-SEEN_BYTES:] + data
+        self._seen = b""
+        return found[0]
 
     async def shown_out(self) -> None:
         """The server hangs up."""
@@ -134,7 +137,8 @@ class Guests:
         """What the one that never reads asks for, too: with it a storm of well-behaved guests is the same storm."""
         guest = await self._upgraded()
         guest.say(type="subscribe", id=1, sql=LARGE)
-        await guest.until(b'"type":"live"')
+        while await guest.until(b'"type":"live"', b'"last":false'):
+            guest.say(type="next_batch", id=1)
         guest.frame(Opcode.CLOSE, b"\x03\xe8")
         await guest.shown_out()
 
@@ -192,7 +196,7 @@ class Guests:
         """It asks for far more than the sockets hold, several times."""
         guest = await self._upgraded(receive_buffer=4096)
         guest.stop_reading()
-        for number in range(4):
+        for number in range(8):
             guest.say(type="subscribe", id=number, sql=LARGE)
         self._unread.append(guest)
         if len(self._unread) > HELD:

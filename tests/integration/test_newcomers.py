@@ -37,18 +37,18 @@ def busy(server: ServerThread) -> Iterator[None]:
     door = server.door
 
     def owe() -> None:
-        door.serves()
+        door.begins("somebody")
         door._pay(1e9, door._clock())
 
     def forget() -> None:
-        door._served_at = float("-inf")  # nobody is served any more
-        door._let_in()
+        door._budget = 0.0
+        door.ends("somebody")
 
-    endless = {"LATELY_SECONDS": 1e9, "OWED_SECONDS": 1e9}
+    endless = {"BUSY_SECONDS": 1e9, "OWED_SECONDS": 1e9}
     with mock.patch.multiple(doorkeeper, **endless):
         on_loop(server, owe)
         yield
-    on_loop(server, lambda: door._context.run(forget))
+    on_loop(server, forget)
 
 
 @contextmanager

@@ -317,6 +317,11 @@ class LiveHub:
                 await asyncio.sleep(0)
 
     @property
+    def is_telling(self) -> bool:
+        """Whether somebody is still to be told of a commit."""
+        return self._woken or self._draining is not None
+
+    @property
     def is_empty(self) -> bool:
         """Whether no index holds anything: what must be true when everybody has gone."""
         return not self._groups and not self._watched and self._stop_listening is None and self.sampling.is_empty

@@ -116,7 +116,7 @@ class EventStream:
         self._service = service
         self._history = service.hub.engine.history
         self._change_event = partial(change_event, self._history)
-        self._live: LiveSubscription
+        self._live: LiveSubscription | None = None
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._is_over = False
@@ -136,6 +136,7 @@ class EventStream:
     def close(self) -> None:
         """The reader is gone, or has all that it will get."""
         self._end()
+        self._live = None  # each holds the other
         self._service.leave(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -179,7 +180,8 @@ class EventStream:
         """Nothing more is told; what waits is still sent."""
         self._is_over = True
         self._news.set()
-        self._service.hub.close(self._live)
+        if self._live is not None:
+            self._service.hub.close(self._live)
 
     # --- the stream ---
 
@@ -200,6 +202,7 @@ class EventStream:
 
     async def _beginning(self) -> AsyncGenerator[bytes]:
         live = self._live
+        assert live is not None, "it has begun"
         is_resumed = live.mode == "resumed"
         told = live.seq, self._history, live.mode, columns_out(live.query), list(live.query.key_indexes)
         subscribed = Subscribed(STREAM, *told, live.sampled_seconds)
@@ -223,7 +226,7 @@ class EventStream:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._news.wait()
-            if not self._news.is_set():  # all that was told has been sent
+            if not self._news.is_set() and self._live is not None:  # all that was told has been sent
                 return heartbeat(self._at(max(self._live.seq, self._service.hub.progress())))
         data = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0

@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
             return
         if self._is_admitted:
             if self._is_between_requests() and self.cycle is not None:
-                self.door.serves()
+                self.door.begins(self)
             self._take(data)
         elif self._early:
             self._early += data
@@ -135,6 +135,7 @@ class Connection(HttpToolsProtocol):
         self._is_handed_over = True
         if self._is_between_requests():
             super().handle_websocket_upgrade()
+            self.parser = None  # type: ignore[assignment]  # each holds the other, and nobody will tell us of the end
         else:
             self.transport.abort()  # the answers to requests before it would go between the frames
 
@@ -154,12 +155,17 @@ class Connection(HttpToolsProtocol):
     def _metered(self, app: ASGIApp) -> ASGIApp:
         async def for_newcomer(scope: Scope, receive: Receive, send: Send) -> None:
             work: Any = app(scope, receive, send)
-            await self.door.metered(work)
+            await self.door.metered(work, waits=scope["path"] not in PROBES)
 
         return for_newcomer
 
+    def on_response_complete(self) -> None:
+        self.door.ends(self)
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.door.leaves(self)
+        self.door.ends(self)
         self._stop_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)

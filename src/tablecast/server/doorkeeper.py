@@ -1,18 +1,21 @@
-"""Newcomers get a bounded share of the event loop, so that those who are in come first.
+"""Newcomers get the event loop when nobody else needs it, and a bounded share of it when somebody does.
 
 To take somebody in is work: a connection, its first request, a sign-in, a live query with its first rows. All of it is done
 by the one event loop that also answers and tells everybody else. A storm of newcomers would fill it, and a change that takes
 a millisecond to arrive would wait behind a dozen of them.
 
-    work for newcomers   is metered: every slice that the event loop spends on it is paid from a budget
-    the budget           grows by `share` of the time that passes. Little can be saved up, and little owed
-    who finds it empty   waits its turn: connections with their first request (`arrives`), live queries on connections that
-                         are open (`turn`). One of each is let in by turns, so that neither keeps the other out
-    who waits too long   is refused with a word, and comes back later; who goes away meanwhile gives up its place
+    a slice              is what the event loop does of that work at a time, some 50 µs of it; one newcomer takes a dozen
+    who goes in          connections with their first request (`arrives`), and every further slice of those that are in
+                         (`metered`); one of each by turns, so that neither keeps the other out
+    the budget           grows by `share` of the time that passes, and every slice is paid from it. Little can be saved up
+    when                 while the budget lasts. And while nobody established is being served, from its request to the answer
+                         (`begins`, `ends`) or until a commit is told to live queries (`telling`): then something may be
+                         owed, too. So nearly all of the share is spent when it harms nobody but by the rest of a slice
+    nobody else          was served lately: newcomers have the event loop to themselves
+    who waits too long   at the door is refused with a word, and comes back later; who goes away gives up its place
 
-Nobody waits while there is nobody to be harmed: the budget counts only within LATELY_SECONDS of the last thing that was done
-for somebody established (`serves`). A connection is established from its second request on; so are live queries and consumes
-that wait, when there is a commit for them.
+An established connection that is not answered after BUSY_SECONDS waits for something else than the event loop: a message, a
+long query. A connection is established from its second request on.
 
 A connection that has not sent anything holds no place here; the limits of server/connection.py end it.
 """
@@ -28,11 +31,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tablecast.errors import Overloaded
 
 LATELY_SECONDS = 5.0  # how long somebody established is counted on to come again
-SAVED_SECONDS = 0.002  # of work for newcomers, done at once after a pause
+BUSY_SECONDS = 0.005  # how long somebody is taken to be served, if nobody says that it is over
+SAVED_SECONDS = 0.0001  # of work for newcomers, done at once though somebody is served
+NOTHING_SECONDS = 0.000_001  # owed is nothing: a timer set for when all is paid may come so much too early
+AHEAD_SECONDS = 0.01  # of work that may be done before its time, while nobody is served
 OWED_SECONDS = 0.05  # at most: one that was expensive does not keep others out for long
 SLICE_SECONDS = 0.005  # what a slice took longer, another process most likely had the processor; asking costs too much
 SOONEST_SECONDS = 0.001  # the event loop's timers are no finer
-NEW_SECONDS = 1.0  # what a task does for a newcomer after that is no longer put down to its coming
+NEW_SECONDS = (
+    1.0  # what a task does for a newcomer after that, its turns not counted, is no longer put down to its coming
+)
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -46,17 +54,21 @@ class Newcomer(Protocol):
     def turned_away(self, error: Overloaded) -> None: ...
 
 
+class Timer(Protocol):
+    def cancel(self) -> object: ...
+
+
 class Timers(Protocol):
     """What is needed of an event loop."""
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer: ...
 
-    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> Timer: ...
 
 
 class DoorStats(NamedTuple):
-    waiting: int  # now
-    waited: int  # ever
+    waiting: int  # now, at the door or for their next slice
+    waited: int  # at the door, ever
     refused: int
     seconds: float  # of the event loop; of tasks, only while others were served
 
@@ -70,12 +82,14 @@ class Doorkeeper:
         self._loop = loop
         self._clock = clock
         self._served_at = -LATELY_SECONDS + clock()
+        self._busy: dict[object, float] = {}  # who is being served, and since when, in that order
+        self.telling: Callable[[], bool] = lambda: False  # whether live queries are just told of a commit
         self._budget = SAVED_SECONDS
         self._budget_at = clock()
         self._arrived: dict[Newcomer, float] = {}  # when each came, in that order
-        self._opening: dict[asyncio.Future[None], None] = {}
-        self._prefers_opening = False
-        self._next: object = None
+        self._inside: dict[asyncio.Future[None], None] = {}  # tasks of those that were let in
+        self._prefers_inside = False
+        self._next: Timer | None = None
         self._context = Context()  # who is let in does not belong to the request of whoever made room
         self._depth = 0
         self._entered_at = 0.0
@@ -84,7 +98,7 @@ class Doorkeeper:
 
     def stats(self) -> DoorStats:
         """From any thread."""
-        waiting = len(self._arrived) + len(self._opening)
+        waiting = len(self._arrived) + len(self._inside)
         return DoorStats(waiting, self._waited, self._refused, self._seconds)
 
     # --- those who are in ---
@@ -92,6 +106,26 @@ class Doorkeeper:
     def serves(self) -> None:
         """Something is done for somebody established."""
         self._served_at = self._clock()
+
+    def begins(self, who: object) -> None:
+        """Somebody established is to be served, from now on."""
+        self._served_at = now = self._clock()
+        self._busy.pop(who, None)
+        self._busy[who] = now
+
+    def ends(self, who: object) -> None:
+        """It is, or has gone. Again and again, if need be."""
+        if self._busy.pop(who, None) is not None and not self._busy and (self._arrived or self._inside):
+            self._look_now()
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether nobody established is being served right now."""
+        while self._busy:
+            who, since = next(iter(self._busy.items()))
+            if now - since < BUSY_SECONDS:
+                return False
+            del self._busy[who]
+        return not self.telling()
 
     # --- those who come ---
 
@@ -109,25 +143,26 @@ class Doorkeeper:
         self._arrived.pop(newcomer, None)
 
     async def turn(self) -> None:
-        """Returns when one more live query may be opened. Nobody is refused here: what a connection may have is bounded."""
+        """Returns when one more slice may be worked. Nobody is refused here: what a connection may have is bounded."""
         if self._is_free():
             return
-        self._waited += 1
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opening[place] = None
+        self._inside[place] = None
         self._look_again()
         try:
             await place
         finally:
-            self._opening.pop(place, None)
+            self._inside.pop(place, None)
 
     def _is_free(self) -> bool:
-        return not self._arrived and not self._opening and self._has_room()
+        return not self._arrived and not self._inside and self._has_room()
 
     def _has_room(self) -> bool:
         now = self._clock()
         self._grow(now)
-        return self._budget > 0 or self._is_alone(now)
+        if self._budget > -NOTHING_SECONDS or self._is_alone(now):
+            return True
+        return self._budget > -AHEAD_SECONDS and self._is_idle(now)
 
     def _is_alone(self, now: float) -> bool:
         """Nobody is there but newcomers."""
@@ -140,13 +175,19 @@ class Doorkeeper:
     def _look_again(self) -> None:
         if self._next is None:
             seconds = max(SOONEST_SECONDS, -self._budget / self._share)
-            self._next = self._loop.call_later(min(seconds, self._wait_seconds), self._context.run, self._let_in)
+            seconds = min(seconds, self._wait_seconds, BUSY_SECONDS)
+            self._next = self._loop.call_later(seconds, self._context.run, self._let_in)
+
+    def _look_now(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._next = self._loop.call_soon(self._context.run, self._let_in)
 
     def _let_in(self) -> None:
         """One, and the event loop turns to others before the next."""
         self._next = None
         self._refuse_late()
-        if not self._arrived and not self._opening:
+        if not self._arrived and not self._inside:
             return
         if not self._has_room():
             self._look_again()
@@ -154,17 +195,17 @@ class Doorkeeper:
         try:
             self._let_one_in()
         finally:  # after it, and so is what it begins with
-            self._next = self._loop.call_soon(self._context.run, self._let_in)
+            self._look_now()
 
     def _let_one_in(self) -> None:
-        if self._opening and (self._prefers_opening or not self._arrived):
-            self._prefers_opening = False
-            place = next(iter(self._opening))
-            del self._opening[place]
+        if self._inside and (self._prefers_inside or not self._arrived):
+            self._prefers_inside = False
+            place = next(iter(self._inside))
+            del self._inside[place]
             if not place.done():
                 place.set_result(None)
         else:
-            self._prefers_opening = True
+            self._prefers_inside = True
             newcomer = next(iter(self._arrived))
             del self._arrived[newcomer]
             newcomer.admitted()
@@ -202,33 +243,56 @@ class Doorkeeper:
         self._seconds += seconds
         self._budget = max(self._budget - seconds, -OWED_SECONDS)
 
-    def metered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """`work`, for a task. Its slices count for NEW_SECONDS, if there is anybody to be harmed."""
+    def metered(self, work: Coroutine[Any, Any, T], *, waits: bool = True) -> Coroutine[Any, Any, T]:
+        """`work`, for a task. Its slices count for NEW_SECONDS, and each waits its turn, if there is anybody to be harmed.
+        Without `waits` they are only counted: for somebody who was in already."""
         now = self._clock()
-        return work if self._is_alone(now) else _Metered(self, work, self._clock, now + NEW_SECONDS)
+        return work if self._is_alone(now) else _Metered(self, work, self._clock, now + NEW_SECONDS, waits)
 
 
 class _Metered(Coroutine[Any, Any, T]):
-    __slots__ = ("_clock", "_door", "_until", "_work")
+    """A coroutine that asks for a turn before each slice of another."""
 
-    def __init__(self, door: Doorkeeper, work: Coroutine[Any, Any, T], clock: Clock, until: float) -> None:
+    __slots__ = ("_asked_at", "_clock", "_door", "_turn", "_until", "_waits", "_work")
+
+    def __init__(self, door: Doorkeeper, work: Coroutine[Any, Any, T], clock: Clock, until: float, waits: bool) -> None:
         self._door = door
         self._work = work
         self._clock = clock
         self._until = until
+        self._waits = waits
+        self._turn: Coroutine[Any, Any, None] | None = None  # that it waits for
+        self._asked_at = 0.0
 
     def send(self, value: Any) -> Any:
-        if self._clock() > self._until:
-            return self._work.send(value)
+        now = self._clock()
+        if self._turn is None:
+            if now > self._until:
+                return self._work.send(value)
+            if self._waits:
+                self._turn, self._asked_at = self._door.turn(), now
+        if self._turn is not None:
+            try:
+                return self._turn.send(None)
+            except StopIteration:
+                self._turn = None
+                self._until += now - self._asked_at
         with self._door:
             return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
+        self._give_up_turn()
         with self._door:
             return self._work.throw(*error)
 
     def close(self) -> None:
+        self._give_up_turn()
         self._work.close()
+
+    def _give_up_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self

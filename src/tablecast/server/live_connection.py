@@ -104,6 +104,7 @@ class Seat:
             self.timer.cancel()
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
+        self.task = None  # what it ends with holds its frame, and that holds us
 
 
 Step = Callable[[Seat], Awaitable[None]]
@@ -240,11 +241,14 @@ class LiveConnection:
         if seat.live is not None:
             self._channels.leave(seat.live)
             self.hub.close(seat.live)
+            seat.live = None  # each holds the other: what thousands leave behind is not left to the garbage collector
 
     def _start(self, seat: Seat, step: Step) -> None:
         if seat.timer is not None:
             seat.timer.cancel()
-        work = self._service.door.metered(self._reported(seat, step))
+        was_in = self._has_been_live and seat.subscription.request.resume is not None  # and was too slow
+        has_rows = step == self._join  # and its reader takes it to be live
+        work = self._service.door.metered(self._reported(seat, step), waits=not (was_in or has_rows))
         seat.task = self._loop.create_task(work, context=self._context)
 
     async def _reported(self, seat: Seat, step: Step) -> None:
@@ -274,8 +278,6 @@ class LiveConnection:
         request, form = seat.subscription.request, self._form or JSON_FORM
         params = json_params(request.params) if form == JSON_FORM else request.params
         namespace = request.namespace or DEFAULT_NAMESPACE
-        if request.resume is None or not self._has_been_live:  # else it was in already, and too slow
-            await self._service.door.turn()
         query = await self._service.plan(self.signed_in.actor, request.sql, params, namespace)
         seat.live = live = await self.hub.open(query, seat, request.resume, request.history)
         told = live.seq, self.hub.engine.history, live.mode, columns_out(query), list(query.key_indexes)

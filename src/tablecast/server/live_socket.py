@@ -78,6 +78,13 @@ def _head(first: int, length: int) -> bytes:
     return struct.pack("!BBH", first, 126, length) if length < 65_536 else struct.pack("!BBQ", first, 127, length)
 
 
+class _Frames(ServerProtocol):
+    def select_subprotocol(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        """None if the client wants none of ours: then its first message says what it speaks. A method, since what the
+        library is given instead is bound to its object, and a socket's end would leave a cycle of the two."""
+        return next((name for name in offered if name in SUBPROTOCOLS), None)
+
+
 class LiveSocket(asyncio.Protocol):
     """Made by uvicorn for each upgrade. `is_full` says that the peer does not keep up."""
 
@@ -91,7 +98,7 @@ class LiveSocket(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._loop = asyncio.get_running_loop()
-        self._frames = ServerProtocol(select_subprotocol=_chosen, max_size=MAX_MESSAGE_BYTES, logger=_frames_log)
+        self._frames = _Frames(max_size=MAX_MESSAGE_BYTES, logger=_frames_log)
         self._transport: asyncio.Transport
         self._handshake: Response | None = None
         self._served: Served | None = None
@@ -126,6 +133,7 @@ class LiveSocket(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._writable.set()
+        self._frames.parser_exc = None  # its traceback holds the frames: without it they end with us
         with self.door:
             self._end()
 
@@ -338,11 +346,6 @@ class LiveSocket(asyncio.Protocol):
 
 async def _connect() -> MutableMapping[str, Any]:
     return {"type": "websocket.connect"}
-
-
-def _chosen(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """None if the client wants none of ours: then its first message says what it speaks."""
-    return next((name for name in offered if name in SUBPROTOCOLS), None)
 
 
 def socket_class(buffer_bytes: int, ping_seconds: float, door: Doorkeeper) -> type[LiveSocket]:

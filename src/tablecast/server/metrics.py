@@ -431,8 +431,10 @@ def _live(stats: HubStats, connections: int) -> Iterator[Metric]:
 
 
 def _door(stats: DoorStats) -> Iterator[Metric]:
-    yield _gauge("tablecast_newcomers_waiting", "Connections and live queries that wait to be let in.", stats.waiting)
-    yield _count("tablecast_newcomers_waited_total", "Of them, those that had to wait.", stats.waited)
+    yield _gauge(
+        "tablecast_newcomers_waiting", "Connections, requests and live queries of newcomers that wait.", stats.waiting
+    )
+    yield _count("tablecast_newcomers_waited_total", "Connections that had to wait to be let in.", stats.waited)
     yield _count("tablecast_newcomers_refused_total", "Connections that waited for too long.", stats.refused)
     yield _count("tablecast_newcomers_seconds_total", "Time of the event loop spent on them.", stats.seconds)
 

@@ -86,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0.01,
             le=1,
         ),
-    ] = 0.25
+    ] = 0.15
     newcomers_wait_seconds: Annotated[
         float, _about("how long a new connection may wait for that before it is refused", ge=0.05, le=60)
     ] = 5.0
