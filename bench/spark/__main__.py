@@ -13,7 +13,7 @@ def workloads(quick: bool) -> dict[str, Workload]:
         "read": lambda path: measured.reading(path, rounds, rows),
         "load": lambda path: measured.loading(path, rounds, rows),
         "scaling": lambda path: measured.scaling(path, rows // 2),
-        "growth": lambda path: growth(path, 500_000 if quick else 4_000_000),
+        "growth": lambda path: growth(path, rows * 2 // 5),
         "latency": lambda path: measured.latency(path, 20 if quick else 60),
     }
 
