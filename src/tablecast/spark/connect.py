@@ -3,9 +3,11 @@ ours runs.
 
 | where | what of the request | when |
 |---|---|---|
-| event log and UI, as a listener event, a job's description and call site | the plan as text, bytes cut to 8 | always |
-| the server's log, AsyncEventQueue, INFO | that event | a listener took more than a second |
-| the server's log, SparkConnectExecutionManager, INFO | all of it, unredacted | a client or its session ended before it was released |
+| event log and UI: a listener event, a job's description and call site | the plan as text, bytes cut short | always |
+| the server's log, AsyncEventQueue at INFO | that event | a listener took more than a second |
+| the server's log, SparkConnectExecutionManager at INFO | all of it | the client or its session ended in the middle of it |
+
+`spark.redaction.string.regex` of the server covers the first two and not the third.
 
 So a password in an option cannot be kept from Spark. It is refused, for nobody to go on with it.
 """
