@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.run import Workload, main
 from bench.spark import workloads as measured
+from bench.spark.growth import growth
 
 
 def workloads(quick: bool) -> dict[str, Workload]:
@@ -12,6 +13,7 @@ def workloads(quick: bool) -> dict[str, Workload]:
         "read": lambda path: measured.reading(path, rounds, rows),
         "load": lambda path: measured.loading(path, rounds, rows),
         "scaling": lambda path: measured.scaling(path, rows // 2),
+        "growth": lambda path: growth(path, rows * 2 // 5),
         "latency": lambda path: measured.latency(path, 20 if quick else 60),
     }
 

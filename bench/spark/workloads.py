@@ -32,9 +32,9 @@ MEMORY = Path("/dev/shm")
 
 
 @contextmanager
-def session(master: str = "local[2]") -> Iterator[SparkSession]:
+def session(master: str = "local[2]", **conf: str) -> Iterator[SparkSession]:
     try:
-        spark = tablecast.spark.session(master, app_name="tablecast bench")
+        spark = tablecast.spark.session(master, app_name="tablecast bench", **conf)
     except JavaMissing as e:
         raise NotInstalled(str(e)) from e
     spark.sparkContext.setLogLevel("ERROR")
@@ -61,13 +61,13 @@ def orders(spark: SparkSession, rows: int) -> DataFrame:
 class Bench:
     """A server, a Spark session, and the same rows as Parquet."""
 
-    def __init__(self, spark: SparkSession, port: int, path: Path, rows: int) -> None:
+    def __init__(self, spark: SparkSession, port: int, path: Path, rows: int, files: int = 2) -> None:
         self.spark, self.path, self.rows = spark, path, rows
         self.url = f"http://127.0.0.1:{port}"
         self.client = tablecast.connect(self.url, user="system", password=PASSWORD)
         self.client.execute("CREATE NAMESPACE IF NOT EXISTS bench")
         self.parquet = str(path / "orders.parquet")
-        orders(spark, rows).repartition(2).sortWithinPartitions("id").write.mode("overwrite").parquet(self.parquet)
+        orders(spark, rows).repartition(files).sortWithinPartitions("id").write.mode("overwrite").parquet(self.parquet)
         self._made = 0
 
     def options(self, frame: Any) -> Any:

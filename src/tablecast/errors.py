@@ -16,7 +16,8 @@ it names the culprit and says what would be right. `details` carries the same fa
     │   ├── InvalidPart                     a part of a load that cannot be read
     │   ├── NotSealable                     a table that takes no sealed load, and why
     │   ├── InvalidEvent                    bytes that are no replication event, or an event that is no row here
-    │   └── RunsOnSpark                     COPY or AUDIT, sent to where there is no Spark
+    │   ├── RunsOnSpark                     COPY or AUDIT, sent to where there is no Spark
+    │   └── SecretInOption                  a password or token where Spark has written it down already
     ├── UnsupportedMediaType          415   a body of a type that the call does not take
     ├── Unauthenticated               401   no credentials, or wrong ones
     ├── PermissionDenied              403
@@ -141,6 +142,10 @@ class InvalidEvent(InvalidRequest):
 
 class RunsOnSpark(InvalidRequest):
     code = "runs_on_spark"
+
+
+class SecretInOption(InvalidRequest):
+    code = "secret_in_option"
 
 
 # --- 401, 403, 404 ------------------------------------------------------------------------------------------------

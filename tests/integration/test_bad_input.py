@@ -133,6 +133,7 @@ CODES = {
     "InvalidPart": ("invalid_part", 400),
     "NotSealable": ("not_sealable", 400),
     "RunsOnSpark": ("runs_on_spark", 400),
+    "SecretInOption": ("secret_in_option", 400),
     "UnknownPipeline": ("unknown_pipeline", 404),
     "UnknownLoad": ("unknown_load", 404),
     "TopicRecreated": ("topic_recreated", 409),

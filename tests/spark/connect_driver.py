@@ -1,6 +1,7 @@
 """The data source over Spark Connect: `SPARK_REMOTE=sc://… python connect_driver.py URL CHECKPOINT`.
 
-Writes a batch, reads its topic and its table back, streams the topic into another table, and prints what it found.
+Writes a batch, reads its topic and its table back, streams the topic into another table, and prints what it found. Then passwords
+in options, with the format as Spark alone registers it.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import tablecast.spark
 
 ROWS = 1_000
+IN_AN_OPTION = "p-w-in-an-option"
 
 
 def _refused(call: Callable[[], Any]) -> str:
     try:
         call()
-    except AnalysisException as error:
+    except PySparkException as error:
         return str(error)
     return "nothing"
 
@@ -52,8 +54,18 @@ def main() -> None:
         "table": table.count(),
         "words": [row[0] for row in table.select("word").distinct().orderBy("word").collect()],
         "copied": ours(spark.read, table="app.copied").load().count(),
-        "refused": _refused(lambda: ours(spark.read, table="app.copied", Password="p-w-in-an-option").load().schema),
+        "refused": [_refused(lambda: ours(spark.read, table="app.copied", Password=IN_AN_OPTION).load().schema)],
     }
+    spark.dataSource.register(tablecast.spark.TablecastDataSource)
+    secret_in = {"user": "system", "password": IN_AN_OPTION}
+    rate = spark.readStream.format("rate").load()
+    found["refused"] += [
+        _refused(lambda: ours(spark.read, table="app.copied", **secret_in).load().count()),
+        _refused(lambda: ours(spark.readStream, topic="app.told", **secret_in).load().schema),
+        _refused(lambda: ours(spark.range(1).write, table="app.copied", **secret_in).mode("append").save()),
+        _refused(lambda: ours(rate.writeStream, table="app.copied", checkpointLocation=f"{checkpoint}-refused", **secret_in)
+                 .trigger(availableNow=True).start().awaitTermination()),
+    ]  # fmt: skip
     print("found", json.dumps(found), flush=True)  # noqa: T201
 
 

@@ -12,7 +12,7 @@ from reading import Shop
 from server_fixture import PASSWORD
 
 import tablecast.spark
-from tablecast.errors import InvalidRequest
+from tablecast.errors import InvalidRequest, SecretInOption
 from tablecast.spark.registration import _data_source
 
 SECRET = "s3cret-of-the-reader"
@@ -68,12 +68,31 @@ def test_half_of_them_or_both_kinds_are_refused(spark: SparkSession, given: dict
 @pytest.mark.parametrize("option", ["password", "Token"])
 def test_over_connect_a_secret_is_no_option(option: str) -> None:
     made = cloudpickle.loads(cloudpickle.dumps(_data_source({}, is_remote=True)))
-    with pytest.raises(InvalidRequest, match=f'option "{option.lower()}" over Spark Connect .*register') as refused:
+    with pytest.raises(SecretInOption, match=f'option "{option.lower()}" over Spark Connect .*register') as refused:
         made({"url": "http://127.0.0.1:1", "user": "reader", option: SECRET})
     assert SECRET not in str(refused.value)
     assert made({"url": "http://127.0.0.1:1", "passwordFile": "/run/secret"}).options["passwordFile"] == "/run/secret"
 
 
+@pytest.mark.parametrize("option", ["passWord", "token"])
+def test_nor_where_spark_alone_registered_the_format(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"url": "http://127.0.0.1:1", option: SECRET}
+    assert tablecast.spark.TablecastDataSource(given).options[option] == SECRET
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "default")  # as Spark says it to whom no Connect client sent
+    assert tablecast.spark.TablecastDataSource(given).options[option] == SECRET
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "0c1b8a0e-7d7c-4c53-8f0e-1f6a7b7c9d10")
+    with pytest.raises(SecretInOption, match=f'option "{option.lower()}" .*change it') as refused:
+        tablecast.spark.TablecastDataSource(given)
+    assert SECRET not in str(refused.value)
+
+
+def test_credentials_of_the_session_are_no_options_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "0c1b8a0e-7d7c-4c53-8f0e-1f6a7b7c9d10")
+    made = cloudpickle.loads(cloudpickle.dumps(_data_source({"token": SECRET}, is_remote=True)))
+    assert made({"table": "app.known"}).options["token"] == SECRET
+
+
 def test_the_class_tells_nobody() -> None:
     made = _data_source({"user": "reader", "password": SECRET}, is_remote=True)
     assert SECRET not in repr(made) + repr(made({"table": "app.known"})) + repr(vars(made))
+    assert SECRET.encode() not in cloudpickle.dumps(made)  # a Connect server may log the bytes

@@ -1,21 +1,24 @@
 """Making `format("tablecast")` known to a session, with credentials that no option carries.
 
-Spark keeps the data source's class as pickled bytes, which it neither shows nor logs. So credentials given here travel
-inside the class, and options stay free of them. Over Spark Connect that is how to give them: a request's options are text
-there, which the Connect server writes to its log whenever one of its listeners is slow. A secret in them is refused.
+Spark keeps the data source's class as pickled bytes, which are in no plan, event or line of the UI. So credentials given here
+travel inside the class, and options stay free of them. Over Spark Connect that is how to give them (see `connect`). One line
+of a Connect server's log has these bytes: when the client died while it registered. For nobody to read them there by chance,
+they are encoded; that is no encryption.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from tablecast.errors import InvalidRequest
+from tablecast.spark.connect import SECRETS, refuse_secrets
 from tablecast.spark.source import TablecastDataSource
 
-_SECRETS = ("password", "token")
-_CREDENTIALS = ("user", "passwordfile", *_SECRETS)
+_CREDENTIALS = ("user", "passwordfile", *SECRETS)
 _CONNECT = "pyspark.sql.connect"
 
 
@@ -44,23 +47,16 @@ def _credentials(user: str | None, password: str | None, token: str | None) -> d
 def _data_source(own: Mapping[str, str], *, is_remote: bool) -> type[TablecastDataSource]:
     if not own and not is_remote:
         return TablecastDataSource
+    encoded = base64.b64encode(msgspec.json.encode(own))
 
     class RegisteredDataSource(TablecastDataSource):
         """Pickled with what it closes over, because no module has it."""
 
         def __init__(self, options: dict[str, str]) -> None:
-            super().__init__(_completed(options, own, is_remote=is_remote))
+            if is_remote:
+                refuse_secrets(options)
+            super().__init__(options)
+            if not {name.lower() for name in options} & set(_CREDENTIALS):
+                self.options = {**options, **msgspec.json.decode(base64.b64decode(encoded))}
 
     return RegisteredDataSource
-
-
-def _completed(options: Mapping[str, str], own: Mapping[str, str], *, is_remote: bool) -> dict[str, str]:
-    given = {name.lower() for name in options}
-    secret = next((name for name in _SECRETS if name in given), None)
-    if is_remote and secret is not None:
-        raise InvalidRequest(
-            f'option "{secret}" over Spark Connect may end up in the log of the Connect server: give it once, as '
-            "tablecast.spark.register(spark, user=…, password=…) or token=…, or use passwordFile, a file on that server",
-            option=secret,
-        )
-    return dict(options) if given & set(_CREDENTIALS) else {**options, **own}

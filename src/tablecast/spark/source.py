@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tablecast.errors import InvalidRequest
+from tablecast.spark.connect import is_behind_connect, refuse_secrets
 from tablecast.spark.log_reading import described
 from tablecast.spark.options import SOURCE_NAME, ReadOptions, read_options
 from tablecast.spark.stream_reader import TopicStreamReader
@@ -28,6 +29,12 @@ from tablecast.spark.types import table_struct
 
 
 class TablecastDataSource(DataSource):
+    def __init__(self, options: dict[str, str]) -> None:
+        """On the driver, which for a client of Spark Connect is another machine."""
+        if is_behind_connect():
+            refuse_secrets(options)
+        super().__init__(options)
+
     @classmethod
     def name(cls) -> str:
         return SOURCE_NAME
