@@ -133,6 +133,7 @@ class Connection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is another's: server/live_socket.py."""
         self._is_handed_over = True
+        self.door.ends(self)
         if self._is_between_requests():
             super().handle_websocket_upgrade()
             self.parser = None  # type: ignore[assignment]  # each holds the other, and nobody will tell us of the end

@@ -38,9 +38,7 @@ AHEAD_SECONDS = 0.01  # of work that may be done before its time, while nobody i
 OWED_SECONDS = 0.05  # at most: one that was expensive does not keep others out for long
 SLICE_SECONDS = 0.005  # what a slice took longer, another process most likely had the processor; asking costs too much
 SOONEST_SECONDS = 0.001  # the event loop's timers are no finer
-NEW_SECONDS = (
-    1.0  # what a task does for a newcomer after that, its turns not counted, is no longer put down to its coming
-)
+NEW_SECONDS = 1.0  # what a task does after that, waits for its turns not counted, is no longer put down to its coming
 
 Clock = Callable[[], float]
 T = TypeVar("T")
