@@ -140,6 +140,14 @@ def test_who_says_nothing_has_no_place(patient: ServerThread) -> None:
         assert patient.door.stats().waiting == 0
 
 
+def test_a_connection_that_becomes_a_socket_is_not_being_served(patient: ServerThread) -> None:
+    headers = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: c2l4dGVlbiBieXRlcyBvaw==\r\nSec-WebSocket-Version: 13"
+    with kept_alive(patient) as connection:
+        connection.sock.sendall(f"GET /v1/ws HTTP/1.1\r\nHost: {patient.host}\r\n{headers}\r\n\r\n".encode())
+        assert connection.sock.recv(12) == b"HTTP/1.1 101"
+        assert not patient.door._busy
+
+
 def test_live_queries_of_a_connection_wait_and_are_not_refused(impatient: ServerThread) -> None:
     with LiveClient(impatient) as client:
         refused = impatient.door.stats().refused
