@@ -237,9 +237,9 @@ class Doorkeeper:
             self._pay(min(now - self._entered_at, SLICE_SECONDS), now)
 
     def _pay(self, seconds: float, now: float) -> None:
-        self._grow(now)
         self._seconds += seconds
         self._budget = max(self._budget - seconds, -OWED_SECONDS)
+        self._grow(now)  # after it: what grew during a slice is not lost because little is saved up
 
     def metered(self, work: Coroutine[Any, Any, T], *, waits: bool = True) -> Coroutine[Any, Any, T]:
         """`work`, for a task. Its slices count for NEW_SECONDS, and each waits its turn, if there is anybody to be harmed.
