@@ -52,7 +52,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        for name in ("consume_now", "claim_of"):
+        for name in ("read_now", "claim_of"):
             monkeypatch.setattr(aio, name, functools.partial(self._look, getattr(aio, name)))
 
     def _look(self, look: Callable[..., Any], *args: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tells whoever waits that something was committed. The one notification path.
 
 Waiting costs no thread of ours and no polling: a callback is registered per topic and called, from the syncing thread,
-after each commit that gave the topic messages. Callbacks only wake somebody (set an event, schedule on a loop).
+after each commit that gave the topic messages. Callbacks only wake somebody (set an event, schedule on a loop). Who can
+make use of it is also told of a commit that is still on its way to the disk (`engine.ahead`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.commit import Commit
 
 Wake = Callable[[], None]
+Coming = Callable[[Ahead], None]
 Listener = Callable[[Commit], None]
+T = TypeVar("T")
 _log = logging.getLogger("tablecast.feed")
 
 
@@ -21,20 +26,24 @@ class Feed:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, set[Wake]] = {}
+        self._preparing: dict[int, set[Coming]] = {}
         self._listeners: tuple[Listener, ...] = ()
 
-    def subscribe(self, topic_id: int, wake: Wake) -> Callable[[], None]:
-        """Calls `wake` after every commit that touches the topic, until the returned function is called."""
+    def subscribe(self, topic_id: int, wake: Wake, coming: Coming | None = None) -> Callable[[], None]:
+        """Calls `wake` after every commit that touches the topic, until the returned function is called.
+
+        And `coming` before it is durable, if it is small and there is a disk to wait for.
+        """
         with self._lock:
             self._waiting.setdefault(topic_id, set()).add(wake)
+            if coming is not None:
+                self._preparing.setdefault(topic_id, set()).add(coming)
 
         def unsubscribe() -> None:
             with self._lock:
-                waiting = self._waiting.get(topic_id)
-                if waiting is not None:
-                    waiting.discard(wake)
-                    if not waiting:
-                        del self._waiting[topic_id]
+                _discard(self._waiting, topic_id, wake)
+                if coming is not None:
+                    _discard(self._preparing, topic_id, coming)
 
         return unsubscribe
 
@@ -56,6 +65,20 @@ class Feed:
     def is_awaited(self, topic_id: int) -> bool:
         return topic_id in self._waiting
 
+    def coming(self, commit: Commit) -> Ahead | None:
+        """Tells of a commit that is written and not durable. None if there is nobody who prepares for it."""
+        if not self._preparing:
+            return None
+        topic_ids = {topic_id for topic_id, _, _ in commit.small_batches}
+        with self._lock:
+            told = [coming for topic_id in topic_ids for coming in self._preparing.get(topic_id, ())]
+        if not told:
+            return None
+        ahead = Ahead(commit)
+        for coming in told:
+            _guarded(lambda coming=coming: coming(ahead))  # type: ignore[misc]
+        return ahead
+
     def publish(self, commit: Commit) -> None:
         for listener in self._listeners:
             _guarded(lambda listener=listener: listener(commit))  # type: ignore[misc]
@@ -70,6 +93,14 @@ class Feed:
 
     def wake_all(self) -> None:
         self.wake(list(self._waiting))
+
+
+def _discard(registered: dict[int, set[T]], topic_id: int, one: T) -> None:
+    of_topic = registered.get(topic_id)
+    if of_topic is not None:
+        of_topic.discard(one)
+        if not of_topic:
+            del registered[topic_id]
 
 
 def _guarded(call: Callable[[], None]) -> None:

@@ -26,10 +26,11 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tablecast.core import failpoint
 from tablecast.core.snowflake import SnowflakeIds
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Commit, PendingCommit
@@ -57,7 +58,19 @@ QUICK_SYNC_SECONDS = 0.001  # an fsync that takes longer is worth deciding the n
 CHAIN_SECONDS_PER_THREAD = 0.0005  # a chain that takes longer has a thread that does something else: it is broken up
 
 
-Published = Callable[[Commit, Snapshot], None]
+Coming = Callable[[Commit], Ahead | None]  # told before the fsync
+Published = Callable[[Commit, Snapshot, Ahead | None], None]  # and after it
+
+
+class _Written(NamedTuple):
+    """What is left to do with a commit: it is written, unless there was nothing to write, and not durable."""
+
+    tickets: list[Ticket]
+    commit: Commit | None = None
+    snapshot: Snapshot | None = None
+    ahead: Ahead | None = None
+    decide_seconds: float = 0.0
+    write_seconds: float = 0.0
 
 
 class _Work:
@@ -87,6 +100,7 @@ class Writer:
         ts_ms: int,
         clock: Callable[[], int],
         durability: Durability,
+        coming: Coming,
         published: Published,
     ) -> None:
         self._store = store
@@ -102,6 +116,7 @@ class Writer:
         self._ts_ms = ts_ms
         self._clock = clock
         self._durability = durability
+        self._coming = coming
         self._published = published
         self.observer: Observer = NOBODY
         self._queue: deque[Ticket] = deque()
@@ -116,7 +131,7 @@ class Writer:
         self._chain_end = ChainEnd(self._gathered)
         self._chain: list[Ticket] = []  # threads that the deciding thread has woken, and watches over
         self._holding = False  # whether decided commands wait for the fsync under way to end
-        self._handed: deque[tuple[list[Ticket], Commit | None, Snapshot | None, float, float]] = deque()
+        self._handed: deque[_Written] = deque()
         self._handover = allocate_lock()
         self._handover.acquire()
         self._closing = False
@@ -256,7 +271,7 @@ class Writer:
         self._write_out(work.tickets, work.pending, work.seconds)
         is_quick = work.rows < WORTH_WAKING_ROWS and self._sync_seconds < QUICK_SYNC_SECONDS
         if is_quick and self._handed:
-            self._chain = self._complete(*self._handed.popleft())
+            self._chain = self._complete(self._handed.popleft())
         elif self._handed:
             self._chain = []  # the syncing thread watches over the one to come
             self._handover.release()
@@ -319,19 +334,25 @@ class Writer:
         """Closes the commit and writes it; what is left to do with it is in `_handed`, if that went well."""
         if pending.empty:
             self._seq -= 1  # nothing to commit: the number is not used
-            self._hand_over(tickets, None, None)
+            self._hand_over(_Written(tickets))
             return
         began = perf_counter()
+        ahead = None
         try:
             batch, commit = pending.close(self._ids)
+            ahead = self._coming(
+                commit
+            )  # before it is written: whoever prepares for it is awake when the disk is asked
             failpoint.hit("before_write")
             snapshot = self._write(batch, commit)
         except BaseException as e:
             self._fail(e)
+            if ahead is not None:
+                ahead.drop()
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
-        self._hand_over(tickets, commit, snapshot, decide_seconds, perf_counter() - began)
+        self._hand_over(_Written(tickets, commit, snapshot, ahead, decide_seconds, perf_counter() - began))
 
     def _write(self, batch: Batch, commit: Commit) -> Snapshot:
         intent = None if commit.loaded is None else commit.loaded.intent
@@ -346,16 +367,9 @@ class Writer:
         self._follows_load = intent is not None
         return self._store.snapshot(*PUBLISHED)
 
-    def _hand_over(
-        self,
-        tickets: list[Ticket],
-        commit: Commit | None,
-        snapshot: Snapshot | None,
-        decide_seconds: float = 0.0,
-        write_seconds: float = 0.0,
-    ) -> None:
+    def _hand_over(self, written: _Written) -> None:
         self._syncing = True
-        self._handed.append((tickets, commit, snapshot, decide_seconds, write_seconds))
+        self._handed.append(written)
 
     def _refuse_all(self, tickets: list[Ticket]) -> None:
         refused = list(tickets)
@@ -379,30 +393,28 @@ class Writer:
             self._await(self._handover, chain)
             if not self._handed:
                 return
-            chain = self._complete(*self._handed.popleft())
+            chain = self._complete(self._handed.popleft())
 
-    def _complete(
-        self,
-        tickets: list[Ticket],
-        commit: Commit | None,
-        snapshot: Snapshot | None,
-        decide_seconds: float,
-        write_seconds: float,
-    ) -> list[Ticket]:
+    def _complete(self, written: _Written) -> list[Ticket]:
         """Makes a written commit durable, shows and acknowledges it. Returns the chain of threads that are woken."""
+        tickets, commit, snapshot, ahead, decide_seconds, write_seconds = written
         try:
             if commit is not None and snapshot is not None:
                 self._make_durable()
-                self._published(commit, snapshot)
+                self._published(commit, snapshot, ahead)
                 self._report(commit, tickets, decide_seconds, write_seconds)
             failpoint.hit("before_ack")
         except BaseException as e:
             self._fail(e)
+            if ahead is not None:
+                ahead.drop()
             for ticket in tickets:
                 ticket.error = self._refusal()
         self._gathering = True  # before the fsync is said to be over: else what comes now would be decided at once
         self._syncing = False
         chain = answer(tickets, self._chain_end)
+        if ahead is not None:
+            ahead.finish()
         if not chain:
             self._gathered()
         return chain
@@ -419,6 +431,8 @@ class Writer:
 
     def _report(self, commit: Commit, tickets: list[Ticket], decide_seconds: float, write_seconds: float) -> None:
         if self.observer is not NOBODY:
+            if self._durability.on_commit:
+                tell(self.observer.synced, self._sync_seconds)
             waited = perf_counter() - min(ticket.submitted for ticket in tickets)
             report = CommitReport(commit, len(tickets), waited, decide_seconds, write_seconds)
             tell(self.observer.committed, report)
@@ -438,12 +452,12 @@ class Writer:
         began = perf_counter()
         self._store.sync()
         self._sync_seconds = perf_counter() - began
-        tell(self.observer.synced, self._sync_seconds)
 
     def sync(self) -> None:
         """For durability by interval: what is written becomes durable now, or writes stop."""
         try:
             self._sync()
+            tell(self.observer.synced, self._sync_seconds)
         except Exception as e:
             self._fail(e)
             self._ring()

@@ -31,7 +31,7 @@ from tablecast.server.call import Call
 from tablecast.server.messages import consumed_arrow, consumed_headers, consumed_out, consumed_packed
 from tablecast.server.own_messages import consume_own, is_limited_to_own
 from tablecast.sql import plan_topic
-from tablecast.sql.aio import AsyncSession
+from tablecast.sql.aio import AsyncSession, Told
 from tablecast.sql.plan_topic import DEFAULT_LIMIT
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
@@ -40,7 +40,7 @@ LAST_OFFSET = 2**63 - 1
 LAST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, as far as a timestamp's text goes
 LARGE_MESSAGES = 500  # rendering that many takes about a millisecond: from here on in a thread
 
-F = TypeVar("F", Consumed, ConsumedLog)
+F = TypeVar("F", Told, ConsumedLog)
 Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float], Coroutine[Any, Any, F]]
 Offset = Annotated[int, Meta(ge=0, le=LAST_OFFSET)]
 Partition = Annotated[int, Meta(ge=0, le=65_535)]
@@ -136,11 +136,16 @@ async def consume(call: Call) -> Response:
         stored = await _found(call, request, _consumed_log)
         call.services.metrics.messages_out(_full_name(call, request), stored.count)
         return Response(encode_consumed(stored), media_type=LOG)
-    found = await _found(call, request, _consumed)
+    told = await _found(call, request, _consumed)
+    found = told.consumed
     call.services.metrics.messages_out(_full_name(call, request), len(found.messages))
     if len(found.messages) > LARGE_MESSAGES:
-        return await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
-    return _rendered(found, wanted)
+        response = await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
+    else:
+        response = _rendered(found, wanted)
+    if told.ahead is not None:
+        call.hold(told.ahead)
+    return response
 
 
 async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
@@ -152,7 +157,8 @@ async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
     found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds))
     if not is_there:
         if request.group_id is not None:
-            await session.give_back(request.topic, request.group_id, found)
+            given = found.consumed if isinstance(found, Told) else found
+            await session.give_back(request.topic, request.group_id, given)
         raise ClientGone
     if is_full and request.timeout_seconds and not _is_something(found):
         limit = call.services.settings.max_parked_polls
@@ -160,8 +166,10 @@ async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
     return found
 
 
-def _is_something(found: Consumed | ConsumedLog) -> bool:
-    return bool(found.slices if isinstance(found, ConsumedLog) else found.messages) or bool(found.skipped)
+def _is_something(found: Told | ConsumedLog) -> bool:
+    if isinstance(found, ConsumedLog):
+        return bool(found.slices or found.skipped)
+    return bool(found.consumed.messages or found.consumed.skipped)
 
 
 def _check_timeout(seconds: float, most: float) -> None:
@@ -169,35 +177,28 @@ def _check_timeout(seconds: float, most: float) -> None:
         raise InvalidRequest(f"timeout_seconds is {seconds:g}: it is 0 to {most:g}", limit=most)
 
 
-async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float) -> Consumed:
+async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float) -> Told:
     start = start_of(request.start)
     if is_limited_to_own(call) and request.group_id is None:
-        return await consume_own(
+        own = await consume_own(
             call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds
         )
-    return await session.consume(
-        request.topic,
-        group=request.group_id,
-        start=start,
-        partition=request.partition_id,
-        limit=request.limit,
-        timeout_seconds=timeout_seconds,
-        consumer=request.consumer,
-        visibility_seconds=request.visibility_seconds,
-        auto_offset_reset=request.auto_offset_reset,
-        ack=_before(request),
-    )
+        return Told(own, None)
+    return await session.consume_told(request.topic, _asked(request, timeout_seconds), holds=call.can_hold)
 
 
 async def _consumed_log(
     call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float
 ) -> ConsumedLog:
-    asked = plan_topic.ConsumeRequest(
+    return await session.consume_log(request.topic, _asked(request, timeout_seconds))
+
+
+def _asked(request: ConsumeRequest, timeout_seconds: float) -> plan_topic.ConsumeRequest:
+    return plan_topic.ConsumeRequest(
         request.group_id, start_of(request.start), request.partition_id, request.limit, timeout_seconds,
         request.consumer, request.visibility_seconds, request.auto_offset_reset,
         done=plan_topic.done_with(_before(request)),
     )  # fmt: skip
-    return await session.consume_log(request.topic, asked)
 
 
 def _before(request: ConsumeRequest) -> Consumed | None:

@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.audit import Outcome
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.snapshots import Snapshots
@@ -26,6 +27,7 @@ from tablecast.errors import InvalidRequest, MethodNotAllowed, PermissionDenied,
 from tablecast.model.schema import Actor
 from tablecast.server.auth import Authenticator
 from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
+from tablecast.server.connection import HOLD
 from tablecast.server.errors import error_response, internal_error
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.live import LiveService
@@ -91,6 +93,14 @@ class Call:
     def who(self) -> Actor:
         assert self.actor is not None, "only a public endpoint has no actor"
         return self.actor
+
+    @property
+    def can_hold(self) -> bool:
+        return HOLD in self.scope
+
+    def hold(self, ahead: Ahead) -> None:
+        """The answer that is returned next is given when the commit is durable."""
+        self.scope[HOLD](ahead)
 
     async def sign_in(self) -> None:
         self.actor = await self.services.auth.authenticate(self.headers.get("authorization"), self.address)

@@ -24,6 +24,7 @@ from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
 from tablecast.codec.result import Result
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
@@ -46,11 +47,11 @@ from tablecast.sql.plan_topic import (
     Claimed,
     ConsumeRequest,
     claim_of,
-    consume_now,
     done_with,
     given_log,
     given_messages,
     given_ranges,
+    read_now,
     seconds_to_deadline,
 )
 from tablecast.sql.session import Session
@@ -65,7 +66,7 @@ FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F")
-Look = Callable[[Topic, ConsumeRequest], Awaitable[F]]
+Look = Callable[[Topic, ConsumeRequest, Ahead | None], Awaitable[F]]
 Render = Callable[[Engine, Topic, ConsumeRequest, Claimed], F]
 
 
@@ -117,6 +118,13 @@ class Started(NamedTuple):
 
     written: asyncio.Future[Written]
     result: Callable[[Written], Result]
+
+
+class Told(NamedTuple):
+    """What was consumed, and the commit that has to be durable before anybody hears of it, if it is not yet."""
+
+    consumed: Consumed
+    ahead: Ahead | None
 
 
 class AsyncSession:
@@ -241,18 +249,23 @@ class AsyncSession:
         auto_offset_reset: bool = False,
         ack: Consumed | None = None,
     ) -> Consumed:
-        self._engine.check_open()
-        self._session._may_consume(topic)
         request = ConsumeRequest(
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
+        return (await self.consume_told(topic, request)).consumed
+
+    async def consume_told(self, topic: str, request: ConsumeRequest, *, holds: bool = False) -> Told:
+        """As `consume`. With `holds` the caller keeps its answer back until the commit that it tells of is durable."""
+        self._engine.check_open()
+        self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
         if request.group is None:
-            return await self._until_there_is(found, request.pinned(self._engine, found), self._read, _has_messages)
+            pinned = request.pinned(self._engine, found)
+            return await self._until_there_is(found, pinned, self._read, _has_messages, holds=holds)
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES)
+        return Told(await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES), None)
 
     async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
         """As a group, for whoever passes the messages on: they come as they are stored, and nobody looks into them."""
@@ -263,12 +276,12 @@ class AsyncSession:
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
         return await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
 
-    async def _read(self, topic: Topic, request: ConsumeRequest) -> Consumed:
+    async def _read(self, topic: Topic, request: ConsumeRequest, ahead: Ahead | None) -> Told:
         if request.limit <= FEW_MESSAGES:
-            return consume_now(self._engine, topic, request)
-        return await self._call(consume_now, self._engine, topic, request)
+            return Told(read_now(self._engine, topic, request, ahead), ahead)
+        return Told(await self._call(read_now, self._engine, topic, request, ahead), ahead)
 
-    async def _claim(self, topic: Topic, request: ConsumeRequest) -> Claimed:
+    async def _claim(self, topic: Topic, request: ConsumeRequest, _: Ahead | None) -> Claimed:
         """What is there for the group. If the task is cancelled meanwhile it is given back."""
         claim = claim_of(self._engine, topic, request)
         if claim is None:
@@ -314,10 +327,19 @@ class AsyncSession:
         self._engine.feed.wake([found.topic_id])
 
     async def _until_there_is(
-        self, topic: Topic, request: ConsumeRequest, look: Look[F], is_something: Callable[[F], bool]
+        self,
+        topic: Topic,
+        request: ConsumeRequest,
+        look: Look[F],
+        is_something: Callable[[F], bool],
+        *,
+        holds: bool = False,
     ) -> F:
-        """Looks, and if there is nothing waits in line until there is, or the time is over."""
-        found = await look(topic, request)
+        """Looks, and if there is nothing waits in line until there is, or the time is over.
+
+        With `holds` it also looks into a commit that is not durable yet.
+        """
+        found = await look(topic, request, None)
         if is_something(found) or not request.timeout_seconds:
             return found
         request = request.settled()
@@ -325,10 +347,12 @@ class AsyncSession:
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds
         line = request.group, request.partition
-        waiter = waiting.enter(topic.topic_id, line)
+        waiter = waiting.enter(topic.topic_id, line, holds=holds)
         try:
             while True:
-                found = await look(topic, request)  # again: something may have come before it stood in line
+                found = await look(
+                    topic, request, waiter.ahead
+                )  # again: something may have come before it stood in line
                 left = until - loop.time()
                 if is_something(found) or left <= 0 or waiter.is_over:
                     return found
@@ -497,8 +521,8 @@ class AsyncDatabase(AsyncSession):
         await self.close()
 
 
-def _has_messages(found: Consumed) -> bool:
-    return bool(found.messages or found.skipped)
+def _has_messages(told: Told) -> bool:
+    return bool(told.consumed.messages or told.consumed.skipped)
 
 
 def _has_given(claimed: Claimed) -> bool:

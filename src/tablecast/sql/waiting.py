@@ -4,6 +4,9 @@ Who waits stands in a line per (topic, group, partition asked for). A commit tha
 reader without a group, since each of them gets the messages, but only the first of each group's line: the messages go to
 one of them, and waking all would make each look for nothing. The first also watches for claims that run out. Whoever
 becomes the first is woken to look for itself, so what the one before it left is not missed.
+
+A reader without a group that can hold its answer back until a commit is durable is woken while the disk is still asked
+(`engine.ahead`). Those of a group are not: to claim a message takes a commit of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.engine import Engine
 
 LineKey = tuple[str | None, int | None]  # group and partition; no group: readers that all want everything
@@ -21,10 +25,12 @@ LineKey = tuple[str | None, int | None]  # group and partition; no group: reader
 class Waiter:
     """One task's place in a line."""
 
-    __slots__ = ("_future", "_is_woken", "_loop", "is_over")
+    __slots__ = ("_ahead", "_future", "_is_woken", "_loop", "holds", "is_over")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, holds: bool = False) -> None:
         self._loop = loop
+        self.holds = holds  # whether it can hold an answer back
+        self._ahead: Ahead | None = None
         self.is_over = False  # nobody is to wait any more
         self._is_woken = False
         self._future: asyncio.Future[None] | None = None
@@ -37,6 +43,17 @@ class Waiter:
         self._is_woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+
+    def prepare(self, ahead: Ahead) -> None:
+        if self.is_asleep:
+            self._ahead = ahead
+            self.wake()
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What it was woken for, if that is not durable yet; asked once."""
+        ahead, self._ahead = self._ahead, None
+        return ahead
 
     def end(self) -> None:
         self.is_over = True
@@ -59,6 +76,7 @@ class Waiter:
 class _Topic:
     unsubscribe: Callable[[], None]
     lines: dict[LineKey, deque[Waiter]] = field(default_factory=dict)
+    holding: int = 0  # how many of them can hold an answer back
 
 
 class Waiting:
@@ -76,12 +94,17 @@ class Waiting:
         lines = (line for topic in self._topics.values() for line in topic.lines.values())
         return sum(waiter.is_asleep for line in lines for waiter in line)
 
-    def enter(self, topic_id: int, key: LineKey) -> Waiter:
+    def enter(self, topic_id: int, key: LineKey, *, holds: bool = False) -> Waiter:
         topic = self._topics.get(topic_id)
         if topic is None:
-            topic = self._topics[topic_id] = _Topic(self._engine.feed.subscribe(topic_id, lambda: self._stir(topic_id)))
-        waiter = Waiter(self._loop)
+            topic = self._topics[topic_id] = _Topic(
+                self._engine.feed.subscribe(
+                    topic_id, lambda: self._stir(topic_id), lambda ahead: self._coming(topic_id, ahead)
+                )
+            )
+        waiter = Waiter(self._loop, holds=holds)
         topic.lines.setdefault(key, deque()).append(waiter)
+        topic.holding += holds
         self.count += 1
         return waiter
 
@@ -93,6 +116,7 @@ class Waiting:
         line = topic.lines[key]
         was_first = line[0] is waiter
         line.remove(waiter)
+        topic.holding -= waiter.holds
         self.count -= 1
         if line:
             if was_first:
@@ -115,6 +139,21 @@ class Waiting:
         if topic_id not in self._stirred and not self._loop.is_closed():
             self._stirred.add(topic_id)
             self._loop.call_soon_threadsafe(self._wake, topic_id)
+
+    def _coming(self, topic_id: int, ahead: Ahead) -> None:
+        """On the writer's thread, before the commit is durable."""
+        topic = self._topics.get(topic_id)
+        if topic is not None and topic.holding and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._prepare, topic_id, ahead)
+
+    def _prepare(self, topic_id: int, ahead: Ahead) -> None:
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return
+        for (group, _), line in topic.lines.items():
+            for waiter in line if group is None else ():
+                if waiter.holds:
+                    waiter.prepare(ahead)
 
     def _wake(self, topic_id: int) -> None:
         self._stirred.discard(topic_id)

@@ -1,0 +1,324 @@
+"""A reader that waits has its answer ready while the disk is still asked, and says nothing before the disk has answered."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.server_fixture import PASSWORD, ServerProcess, ServerThread, basic
+from tablecast.core import failpoint
+from tablecast.engine.ahead import Ahead
+from tablecast.server import held_answer
+from tablecast.storage.base import StorageFailure
+from tablecast.testing.failpoints import Gate, raising
+
+SCHEMA = """
+CREATE NAMESPACE app;
+CREATE TABLE app.orders (id BIGINT PRIMARY KEY, note TEXT);
+CREATE TOPIC app.events;
+ALTER TOPIC app.events ADD SOURCE app.orders ON ANY;
+CREATE TOPIC app.others PARTITIONS 2;
+ALTER TOPIC app.others ADD SOURCE app.orders ON ANY;
+"""
+ANSWER_SECONDS = 60.0
+CONSUME = "/topics/consume"
+
+
+@pytest.fixture
+def server() -> Iterator[ServerThread]:
+    with ServerThread() as running:
+        for statement in SCHEMA.strip().split(";\n"):
+            running.sql(statement)
+        yield running
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Waits until so many answers are ready."""
+    ready = threading.Semaphore(0)
+    hold = Ahead.hold
+
+    def counted(self: Ahead, answer: Any) -> bool:
+        is_held = hold(self, answer)
+        ready.release()
+        return is_held
+
+    monkeypatch.setattr(Ahead, "hold", counted)
+
+    def wait(count: int) -> None:
+        for _ in range(count):
+            assert ready.acquire(timeout=ANSWER_SECONDS)
+
+    return wait
+
+
+class Reader:
+    """One connection, byte by byte."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
+        self._rest = b""
+
+    def ask(self, path: str = CONSUME, *, head: str = "", **request: Any) -> None:
+        asked = {"topic": "app.events", "timeout_seconds": 60, **request} if path == CONSUME else request
+        body = json.dumps(asked).encode()
+        self.socket.sendall(
+            f"POST /v1/api{path} HTTP/1.1\r\nHost: here\r\nAuthorization: {basic('system', PASSWORD)}\r\n"
+            f"Content-Type: application/json\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+
+    @property
+    def is_told(self) -> bool:
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def answer(self) -> Any:
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+        size = int(lengths[0])
+        while len(self._rest) < size:
+            self._more()
+        body, self._rest = self._rest[:size], self._rest[size:]
+        return json.loads(body)
+
+    def offsets(self) -> list[int]:
+        return [message["offset"] for message in self.answer()["messages"]]
+
+    def _more(self) -> None:
+        data = self.socket.recv(65536)
+        assert data, "the connection ended"
+        self._rest += data
+
+    def is_ended(self) -> bool:
+        try:
+            return not self.socket.recv(1)
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@contextmanager
+def readers(server: ServerThread, count: int, **request: Any) -> Iterator[list[Reader]]:
+    """They wait when this begins."""
+    before = server.db.sleeping
+    made = [Reader(server.port) for _ in range(count)]
+    try:
+        for reader in made:
+            reader.ask(**request)
+        until(lambda: server.db.sleeping == before + count)
+        yield made
+    finally:
+        for reader in made:
+            reader.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(ANSWER_SECONDS * 1000)):
+        if condition():
+            return
+        waiting.wait(0.001)
+    raise AssertionError("it did not come to that")
+
+
+@contextmanager
+def writing(server: ServerThread, *, at: str = "before_sync", number: int = 1) -> Iterator[Gate]:
+    """A row is written, and its commit stands at the gate."""
+    gate = Gate()
+    with failpoint.armed(at, gate):
+        writer = threading.Thread(target=server.sql, args=(f"INSERT INTO app.orders VALUES ({number}, 'x')",))
+        writer.start()
+        try:
+            gate.wait_reached()
+            yield gate
+        finally:
+            gate.open()
+            writer.join()
+
+
+def test_nothing_is_said_before_the_disk_has_answered(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    with readers(server, 2) as (one, other), writing(server) as gate:
+        prepared(2)
+        assert not one.is_told
+        assert not other.is_told
+        assert server.sql("SELECT count(*) FROM app.orders")[0]["rows"] == [["0"]], "readers do not see it either"
+        gate.open()
+        assert one.offsets() == other.offsets() == [0]
+        assert server.sql("SELECT count(*) FROM app.orders")[0]["rows"] == [["1"]]
+
+
+def test_who_was_told_sees_the_row_at_once(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    """What is told is published before: the answer is there while the writer still waits for its own."""
+    with readers(server, 1) as (reader,), writing(server, at="before_ack"):
+        assert reader.offsets() == [0]
+        assert server.sql("SELECT count(*) FROM app.orders")[0]["rows"] == [["1"]]
+    prepared(1)
+
+
+def test_a_commit_that_fails_is_told_to_nobody(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    gate = Gate()
+
+    def fail() -> None:
+        gate()
+        raising(StorageFailure("the disk said no"))()
+
+    with readers(server, 2) as both, failpoint.armed("before_sync", fail):
+        writer = threading.Thread(target=server.post, args=("/sql", {"sql": "INSERT INTO app.orders VALUES (1, 'x')"}))
+        writer.start()
+        gate.wait_reached()
+        prepared(2)
+        gate.open()
+        assert [reader.is_ended() for reader in both] == [True, True], "not a word, and no empty answer either"
+        writer.join()
+
+
+def test_an_answer_that_is_ready_only_after_the_commit_failed_is_not_given(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is held when what becomes of the commit is known already."""
+    failed = threading.Event()
+    hold, drop = Ahead.hold, Ahead.drop
+
+    def late(self: Ahead, answer: Any) -> bool:
+        assert failed.wait(ANSWER_SECONDS)
+        return hold(self, answer)
+
+    def dropped(self: Ahead) -> None:
+        drop(self)
+        failed.set()
+
+    monkeypatch.setattr(Ahead, "hold", late)
+    monkeypatch.setattr(Ahead, "drop", dropped)
+    with readers(server, 1) as (reader,), failpoint.armed("after_sync", raising(StorageFailure("the disk said no"))):
+        server.post("/sql", {"sql": "INSERT INTO app.orders VALUES (1, 'x')"})
+        assert reader.is_ended()
+
+
+def test_a_store_that_fails_to_write_is_told_to_nobody(server: ServerThread) -> None:
+    with readers(server, 1) as (reader,), failpoint.armed("before_write", raising(StorageFailure("full"))):
+        server.post("/sql", {"sql": "INSERT INTO app.orders VALUES (1, 'x')"})
+        server.drain()
+        told = not reader.is_ended() and reader.answer()["messages"]
+        assert not told
+
+
+@pytest.mark.parametrize("by_syncer", [0, 2, 100])
+def test_all_of_many_readers_are_answered(
+    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, by_syncer: int
+) -> None:
+    monkeypatch.setattr(held_answer, "SENT_BY_SYNCER", by_syncer)
+    with readers(server, 12) as waiting:
+        with writing(server) as gate:
+            prepared(12)
+            gate.open()
+            assert [reader.offsets() for reader in waiting] == [[0]] * 12
+        for reader in waiting:  # and their connections go on
+            reader.ask(start={"type": "Offset", "offset": 0})
+        assert [reader.offsets() for reader in waiting] == [[0]] * 12
+
+
+def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    with readers(server, 1) as (reader,), writing(server) as gate:
+        prepared(1)
+        reader.ask(start={"type": "Latest"}, timeout_seconds=0)
+        reader.ask(topic="app.others", start={"type": "Earliest"}, timeout_seconds=60)
+        server.sql("SELECT 1")  # on another connection, but read after them
+        assert not reader.is_told
+        gate.open()
+        assert reader.offsets() == [0]
+        assert reader.answer()["messages"] == []
+        assert len(reader.answer()["messages"]) == 1
+
+
+@pytest.mark.parametrize("by_syncer", [0, 8])
+def test_a_connection_that_is_to_be_closed_is_answered_first(
+    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, by_syncer: int
+) -> None:
+    monkeypatch.setattr(held_answer, "SENT_BY_SYNCER", by_syncer)
+    with readers(server, 1, head="Connection: close\r\n") as (reader,), writing(server) as gate:
+        prepared(1)
+        gate.open()
+        assert reader.offsets() == [0]
+        assert reader.is_ended()
+
+
+def test_a_reader_that_goes_away_meanwhile_harms_nobody(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    with readers(server, 3) as (leaves, resets, stays), writing(server) as gate:
+        prepared(3)
+        leaves.close()
+        resets.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        resets.close()
+        gate.open()
+        assert stays.offsets() == [0]
+    until(lambda: descriptors() <= before)
+    with readers(server, 1) as (reader,), writing(server, number=2) as gate:
+        gate.open()
+        assert reader.offsets() == [1]
+
+
+def test_a_reader_of_another_partition_waits_on(server: ServerThread) -> None:
+    """It is woken for a commit that has nothing for it."""
+    server.sql("INSERT INTO app.orders VALUES (0, 'to know the partition')")
+    engine = server.db.engine
+    topic_id = engine.catalog.topic("app.others").topic_id
+    [first] = [partition for partition in (0, 1) if engine.log_range(topic_id, partition)[1]]
+    with readers(server, 1, topic="app.others", partition_id=1 - first) as (reader,):
+        for number in range(1, 100):
+            server.sql(f"INSERT INTO app.orders VALUES ({number}, 'x')")
+            if engine.log_range(topic_id, 1 - first)[1]:
+                break
+        assert reader.offsets() == [0]
+
+
+def test_members_of_a_group_claim_as_ever(server: ServerThread) -> None:
+    with readers(server, 2, group_id="g") as members:
+        server.sql("INSERT INTO app.orders VALUES (1, 'x')")
+        until(lambda: any(member.is_told for member in members))
+        [told] = [member for member in members if member.is_told]
+        assert told.offsets() == [0]
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run([*made.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    trusting = ssl.create_default_context(cafile=certificate)
+    with ServerProcess(tmp_path / "db", "--tls-certificate", certificate, "--tls-key", key) as server:
+        writer, reader = Reader(server.port, trusting), Reader(server.port, trusting)
+        writer.ask("/sql", sql=SCHEMA)
+        writer.answer()
+        reader.ask()
+        told: list[int] = []
+        reading = threading.Thread(target=lambda: told.extend(reader.offsets()))
+        reading.start()
+        number = 0
+        while reading.is_alive():  # the first rows may come before it waits
+            number += 1
+            writer.ask("/sql", sql=f"INSERT INTO app.orders VALUES ({number}, 'x')")
+            writer.answer()
+        assert len(told) == 1
+        reader.ask(start={"type": "Earliest"})  # and the connection goes on
+        assert reader.offsets()[0] == 0
+        for connection in (reader, writer):
+            connection.close()
