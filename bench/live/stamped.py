@@ -15,8 +15,10 @@ from pathlib import Path
 from unittest import mock
 
 from bench.server.ours import PASSWORD
+from tablecast.engine.ahead import Ahead
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import Engine
+from tablecast.storage.base import Snapshot
 
 
 class Stamped:
@@ -67,10 +69,10 @@ def _main(directory: str) -> None:
     port = free_port()
     publish = Engine._publish
 
-    def stamping(self: Engine, commit: Commit, snapshot: object) -> None:
+    def stamping(self: Engine, commit: Commit, snapshot: Snapshot, ahead: Ahead | None) -> None:
         """Called right after the fsync, before anybody is told."""
         sys.stdout.write(f"{commit.seq} {time.monotonic()}\n")
-        publish(self, commit, snapshot)  # type: ignore[arg-type]
+        publish(self, commit, snapshot, ahead)
         sys.stdout.flush()
 
     with mock.patch.object(Engine, "_publish", stamping):
