@@ -143,7 +143,7 @@ class Connection:
             return answer
         if answer.status in _GATEWAY and not answer.headers.get("content-type", "").startswith(MSGPACK):
             raise NoAnswer(f"a gateway answered {answer.status}", sent=True)
-        raise refusal(*answer)
+        raise refusal(answer.status, answer.headers, answer.body)
 
     async def _ask(self, path: str, body: dict[str, str]) -> bytes:
         try:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tablecast.client.exchange import ConnectionLost, Exchange
+from tablecast.client.exchange import ConnectionLost, Exchange, Fields, by_name
 from tablecast.errors import DatabaseClosed
 
 CONNECTIONS = 1024  # of one client at a time; a waiting consume has one of its own
@@ -32,8 +32,13 @@ class NoAnswer(Exception):
 
 class Answer(NamedTuple):
     status: int
-    headers: Mapping[str, str]  # by name in lower case
+    fields: Fields
     body: bytes
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name in lower case."""
+        return by_name(self.fields)
 
 
 class Incoming:
@@ -41,7 +46,7 @@ class Incoming:
 
     def __init__(self, exchange: Exchange, timeout_seconds: float) -> None:
         self.status = exchange.status
-        self.headers: Mapping[str, str] = exchange.headers
+        self.headers: Mapping[str, str] = by_name(exchange.fields)
         self._exchange = exchange
         self._timeout_seconds = timeout_seconds
         self._rest = b""
@@ -83,17 +88,14 @@ class Transport:
     ) -> Answer:
         """The whole of it within the time, and every failure of the connection as `NoAnswer`."""
         self._check_open()
-        async with self._slots:
-            exchange = await self._taken()
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await exchange.begin(method, self._prefix + path, self._authority, headers, body)
-                    await exchange.head()
-                    return Answer(exchange.status, exchange.headers, await exchange.read_all())
-            except (ConnectionLost, TimeoutError) as e:
-                raise self._failure(e) from e
-            finally:
-                self._put_back(exchange)
+        exchange = await self._taken()
+        try:
+            found = await exchange.ask(method, self._prefix + path, self._authority, headers, body, timeout_seconds)
+            return Answer(exchange.status, exchange.fields, found)
+        except ConnectionLost as e:
+            raise self._failure(e) from e
+        finally:
+            self._put_back(exchange)
 
     @asynccontextmanager
     async def stream(
@@ -101,27 +103,32 @@ class Transport:
     ) -> AsyncIterator[Incoming]:
         """For answers of any length: `timeout_seconds` is how long it may stay silent."""
         self._check_open()
-        async with self._slots:
-            exchange = await self._taken()
+        exchange = await self._taken()
+        try:
             try:
-                try:
-                    async with asyncio.timeout(timeout_seconds):
-                        await exchange.begin(method, self._prefix + path, self._authority, headers, b"")
-                        await exchange.head()
-                except (ConnectionLost, TimeoutError) as e:
-                    raise _no_answer(e) from e
-                yield Incoming(exchange, timeout_seconds)
-            finally:
-                self._put_back(exchange)
+                async with asyncio.timeout(timeout_seconds):
+                    await exchange.begin(method, self._prefix + path, self._authority, headers, b"")
+                    await exchange.head()
+            except (ConnectionLost, TimeoutError) as e:
+                raise _no_answer(e) from e
+            yield Incoming(exchange, timeout_seconds)
+        finally:
+            self._put_back(exchange)
 
     async def _taken(self) -> Exchange:
-        """A connection for one request."""
-        exchange = self._kept() or await self._connected()
+        """A connection for one request. It is put back, whatever comes of it."""
+        await self._slots.acquire()
+        try:
+            exchange = self._kept() or await self._connected()
+        except BaseException:
+            self._slots.release()
+            raise
         self._busy.add(exchange)
         return exchange
 
     def _put_back(self, exchange: Exchange) -> None:
         """It is kept for the next request if its answer was read to the end."""
+        self._slots.release()
         self._busy.discard(exchange)
         if exchange.is_reusable and not self._is_closed:
             self._idle.append(exchange)
