@@ -62,9 +62,6 @@ _MAX_U64 = 2**64 - 1
 _MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999: what a TIMESTAMP can hold
 _FEW = 64  # up to here a plain list is made or checked faster than numpy is called
 _lz4 = pa.Codec("lz4_raw")
-_classes_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, str, str | None]])
-
-
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("ms", "UTC")
 _U64 = pa.uint64()
@@ -92,6 +89,9 @@ class MessageClass(NamedTuple):
     op: Op
     payload_mode: PayloadMode
     user_id: str | None
+
+
+_classes_decoder = msgspec.msgpack.Decoder(list[MessageClass])
 
 
 class Head(NamedTuple):
@@ -227,12 +227,12 @@ def decode_head(data: bytes) -> Head:
 
 def _decode_classes(table: bytes | memoryview, count: int) -> list[MessageClass]:
     try:
-        rows = _classes_decoder.decode(table)
-        if len(rows) != count:
-            raise ValueError(f"it has {len(rows)} classes, the head says {count}")
-        return [MessageClass(source, Op(op), PayloadMode(mode), user) for source, op, mode, user in rows]
-    except (msgspec.MsgspecError, ValueError) as e:
+        classes = _classes_decoder.decode(table)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptData(f"the class table of a log batch does not decode: {e}") from e
+    if len(classes) != count:
+        raise CorruptData(f"the class table of a log batch has {len(classes)} classes, the head says {count}")
+    return classes
 
 
 def _unpacked(data: bytes, at: int, head: Head) -> memoryview:
@@ -320,6 +320,8 @@ class LogBatch:
         stop = head.count if stop is None else min(stop, head.count)
         if start >= stop:
             return []
+        if stop - start == 1:
+            return [self._message(topic_id, partition, start, classes)]
         payload_data, payloads_at = self._sliceable_payloads(start, stop)
         # Plain lists: what is read once for every message is read faster from them than from a view of the bytes.
         keys = [self._keys_at + at for at in self._key_starts[start : stop + 1].tolist()]
@@ -350,6 +352,18 @@ class LogBatch:
             for offset, message_id, key, key_end, payload, payload_end, content_hash, (source, op, mode, user_id)
             in zip(*columns, said, strict=False)
         ]  # fmt: skip
+
+    def _message(self, topic_id: int, partition: int, number: int, classes: list[MessageClass]) -> Message:
+        """One alone, which is all that a commit of one row has: by columns it would take twice as long (2.1 µs, 0.9 here)."""
+        head, (key, key_end) = self.head, self._key_starts[number : number + 2]
+        payload, payload_end = self._payload_starts[number : number + 2]
+        payload_data, payloads_at = self._sliceable_payloads(number, number + 1)
+        source, op, mode, user_id = classes[0 if self._class_of is None else self._class_of[number]]
+        return Message(
+            topic_id, partition, head.first_offset + number, head.first_id + number * ID_STEP, source, op, head.ts_ms, mode,
+            self._data[self._keys_at + key : self._keys_at + key_end],
+            payload_data[payloads_at + payload : payloads_at + payload_end], user_id, head.seq, self._hashes[number],
+        )  # fmt: skip
 
     def _sliceable_payloads(self, start: int, stop: int) -> tuple[bytes, int]:
         """Payloads of these messages as bytes, which are the quickest to slice, and where in them the batch's first would be."""
