@@ -111,6 +111,19 @@ def test_a_request_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
+def test_what_does_not_fit_into_a_request_does_not_wait_for_its_answer() -> None:
+    async def test() -> None:
+        line = Line()
+        coalescer = line.coalescer()
+        tasks = [asyncio.create_task(coalescer.write(b"")) for _ in range(REQUEST_WRITES + 1)]
+        await settled()
+        assert [len(request) for request in line.requests] == [REQUEST_WRITES, 1]
+        line.open.set()
+        await asyncio.gather(*tasks)
+
+    run(test)
+
+
 def test_each_caller_gets_its_own_error() -> None:
     def judge(packed: bytes) -> TablecastError | None:
         return DuplicateKey(f"{packed.decode()} exists") if int(packed) % 2 else None
@@ -256,6 +269,36 @@ def test_a_caller_that_gives_up_while_it_waits_is_not_sent(monkeypatch: pytest.M
         assert [task.cancelled() for task in tasks] == [task in (under_way, queued, waiting) for task in tasks]
         sent = {int(write) for request in line.requests for write in request}
         assert sent == set(range(REQUESTS + 4)) - {REQUESTS, REQUESTS + 2}, "what was under way is not undone"
+
+    run(test)
+
+
+def test_a_request_whose_callers_are_all_gone_is_not_sent() -> None:
+    async def test() -> None:
+        line = Line()
+        line.open.set()
+        coalescer = line.coalescer()
+        writing = asyncio.create_task(coalescer.write(b"a"))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await settled()
+        assert line.requests == []
+        assert (await coalescer.write(b"b")).message == "b"
+
+    run(test)
+
+
+def test_a_request_that_is_cancelled_before_it_begins_takes_no_write_along() -> None:
+    async def test() -> None:
+        line = Line()
+        line.open.set()
+        coalescer = line.coalescer()
+        writing = asyncio.create_task(coalescer.write(b"a"))
+        await asyncio.sleep(0)
+        (request,) = coalescer._requests
+        request.cancel()
+        assert (await writing).message == "a"
+        assert request.cancelled()
 
     run(test)
 

@@ -49,7 +49,7 @@ class Coalescer:
         self._queued_bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()  # callers that wait for it, first come first served
         self._requests: set[asyncio.Task[None]] = set()
-        self._is_starting = False
+        self._starting: asyncio.Task[None] | None = None  # the request that has not taken its writes yet
         self._closed = False
 
     async def write(self, packed: bytes) -> Result:
@@ -68,7 +68,7 @@ class Coalescer:
         """What is queued or under way gets its answer; further writes are refused."""
         self._closed = True
         self._give_room()
-        self._start_requests()
+        self._start_request()
         while self._requests:
             await asyncio.wait(self._requests)  # when one ends, the next begins
 
@@ -79,10 +79,7 @@ class Coalescer:
         write = _Write(packed, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         self._queued_bytes += len(packed)
-        if not self._is_starting:
-            # Not at once but in the loop's next round: what other tasks write in this one goes along.
-            self._is_starting = True
-            asyncio.get_running_loop().call_soon(self._start_requests)
+        self._start_request()
         return await write.outcome
 
     async def _wait_for_room(self) -> None:
@@ -111,16 +108,18 @@ class Coalescer:
 
     # --- requests ---
 
-    def _start_requests(self) -> None:
-        self._is_starting = False
-        while len(self._requests) < REQUESTS and (writes := self._take()):
-            request = asyncio.get_running_loop().create_task(self._carry(writes))
-            self._requests.add(request)
-            request.add_done_callback(self._ended)
+    def _start_request(self) -> None:
+        """It takes its writes when it begins, in the loop's next round: what other tasks write in this one goes along."""
+        if self._queue and self._starting is None and len(self._requests) < REQUESTS:
+            self._starting = asyncio.get_running_loop().create_task(self._carry())
+            self._requests.add(self._starting)
+            self._starting.add_done_callback(self._ended)
 
     def _ended(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
-        self._start_requests()
+        if self._starting is request:  # cancelled before it began
+            self._starting = None
+        self._start_request()
 
     def _take(self) -> list[_Write]:
         """What the next request carries; writes whose caller is gone are left out."""
@@ -137,7 +136,9 @@ class Coalescer:
         self._give_room()
         return taken
 
-    async def _carry(self, writes: list[_Write]) -> None:
+    async def _carry(self) -> None:
+        writes, self._starting = self._take(), None
+        self._start_request()  # for what is left
         try:
             outcomes = await self._outcomes(writes)
         except BaseException as e:  # cancelled, or something nobody foresaw: no caller may wait for ever
@@ -152,6 +153,8 @@ class Coalescer:
                 write.outcome.set_result(outcome)
 
     async def _outcomes(self, writes: list[_Write]) -> list[Outcome]:
+        if not writes:  # every caller is gone
+            return []
         try:
             return await self._send([write.packed for write in writes])
         except (InvalidRequest, TooLarge) as e:
