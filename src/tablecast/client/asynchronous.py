@@ -176,11 +176,14 @@ class AsyncClient:
         }
         body, waits_seconds = wire.request(fields, self.namespace), max(0.0, timeout_seconds)
         path = "/v1/api/topics/consume"
-        async with self._waiting:
+        await self._waiting.acquire()
+        try:
             if group is None:
                 return wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
             stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
             return decode_consumed(stored)
+        finally:
+            self._waiting.release()
 
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -38,8 +37,7 @@ LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
 _GATEWAY = (502, 504)  # a proxy lost the server: as good as no answer
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """`safe`: repeating it does nothing twice. `waits_seconds`: how long the server may let it wait on purpose."""
 
     path: str

@@ -111,7 +111,7 @@ class _Results(msgspec.Struct, frozen=True):
     results: list[_Outcome]
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True, gc=False):
     topic_id: int
     partition_id: int
     offset: int
@@ -182,12 +182,16 @@ def table(data: bytes) -> pa.Table:
 
 def consumed(body: bytes) -> Consumed:
     found = _decoded(body, _Consumed)
-    messages = [_message(*msgspec.structs.astuple(message)) for message in found.messages]
-    return Consumed(messages, found.next_offset, found.has_more, tuple(found.skipped), found.consumer)
+    return Consumed(
+        [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer
+    )
 
 
-def _message(topic_id: int, partition: int, offset: int, message_id: int, table: str, op: str, *rest: Any) -> Message:
-    return Message(topic_id, partition, offset, message_id, table, _OPS[op], *rest)
+def _message(m: _Message) -> Message:
+    return Message(
+        m.topic_id, m.partition_id, m.offset, m.message_id, m.source_table, _OPS[m.op], m.ts, m.payload_mode, m.key,
+        m.payload, m.user_id, m.seq, m.content_hash, m.delivery,
+    )  # fmt: skip
 
 
 def number(body: bytes, field: str) -> int:
