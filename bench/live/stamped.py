@@ -69,7 +69,7 @@ def _main(directory: str) -> None:
     port = free_port()
     publish = Engine._publish
 
-    def stamping(self: Engine, commit: Commit, snapshot: Snapshot, ahead: Ahead | None) -> None:
+    def stamping(self: Engine, commit: Commit, snapshot: Snapshot, ahead: Ahead) -> None:
         """Called right after the fsync, before anybody is told."""
         sys.stdout.write(f"{commit.seq} {time.monotonic()}\n")
         publish(self, commit, snapshot, ahead)

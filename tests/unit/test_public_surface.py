@@ -103,7 +103,7 @@ SYNC_SESSION = {
 ASYNC_SESSION = {
     "give_back": "topic, group, consumed",
     "consume_log": "topic, request",
-    "consume_told": "topic, request, *, holds=False",
+    "consume_told": "topic, request, prompt=None",
     "started": _REQUEST,
     "started_each": "sql, params_of_each, idempotency_keys",
     "started_rows": "table, rows, columns, mode, idempotency_key",

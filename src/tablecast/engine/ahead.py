@@ -1,25 +1,23 @@
-"""Answers about a commit that the disk has not confirmed yet: made while it is asked, and let go when it has answered.
+"""Answers that are ready before what they tell is durable.
 
-An fsync takes a tenth of a millisecond and longer, and the processor has nothing to do meanwhile. Whoever waits for the
-messages of a commit can use that time to read them and to write down what it will say. It must not say it: a message that
-was told and then lost is the worst that could happen here. So what it made is given to the commit's `Ahead`, which calls it
-when the commit is durable and published, in the thread that found it so; or drops it, if the disk said no.
+Whoever waits for a message can be told of it a good deal sooner if the thread that commits says it itself: to wake a reader
+first, which then reads, renders and sends, takes as long as the fsync. So readers that can be answered in this way
+(`sql.waiting`) have their answers made before the commit is written. They are given when it is durable and published, not a
+moment earlier: a message that was told and then lost is the worst that could happen here. If the disk says no they are
+dropped.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
-
-from tablecast.engine.commit import Commit
 
 _log = logging.getLogger("tablecast.ahead")
 
 
 class Held(Protocol):
-    """An answer that is ready. Called by the thread that syncs, which must not wait: either `drop`, or the two others."""
+    """An answer that is ready. Called by the thread that commits, which must not wait: either `drop`, or the two others."""
 
     def let_go(self) -> None:
         """Gives the answer."""
@@ -33,53 +31,33 @@ class Held(Protocol):
 
 
 class Ahead:
-    """One commit on its way to the disk."""
+    """What is ready for one commit."""
 
-    __slots__ = ("_given", "_held", "_lock", "commit", "is_lost")
+    __slots__ = ("_given", "_held")
 
-    def __init__(self, commit: Commit) -> None:
-        self.commit = commit
-        self.is_lost = False  # the disk said no
-        self._lock = threading.Lock()
-        self._held: list[Held] | None = []  # None: what is to become of the commit is known
-        self._given: list[Held] = []
-
-    @property
-    def held(self) -> int:
-        """How many answers wait for it."""
-        return len(self._held or ())
-
-    def hold(self, answer: Held) -> bool:
-        """Keeps an answer until it is known whether the commit is durable. False if it is: then it is the caller's to give,
-        unless the commit `is_lost`."""
-        with self._lock:
-            if self._held is None:
-                return False
-            self._held.append(answer)
-            return True
+    def __init__(self, held: Sequence[Held] = ()) -> None:
+        self._held: Sequence[Held] = held
+        self._given: Sequence[Held] = ()
 
     def let_go(self) -> None:
         """The commit is durable, and readers see it."""
-        self._given = self._taken()
+        self._given, self._held = self._held, ()
         for answer in self._given:
             _guarded(answer.let_go)
 
     def finish(self) -> None:
-        """And acknowledged."""
-        given, self._given = self._given, []
-        for answer in given:
+        """And it is acknowledged."""
+        for answer in self._given:
             _guarded(answer.finish)
 
     def drop(self) -> None:
-        """The commit failed: what tells of it is never given."""
-        self.is_lost = True
-        for answer in self._taken():
+        """The commit failed: what was not given never is."""
+        dropped, self._held = self._held, ()
+        for answer in dropped:
             _guarded(answer.drop)
 
-    def _taken(self) -> list[Held]:
-        with self._lock:
-            held, self._held = self._held, None
-        return held or []
+
+NOTHING = Ahead()
 
 
 def _guarded(call: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
 from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.adoption import adopt_rows
-from tablecast.engine.ahead import Ahead
+from tablecast.engine.ahead import NOTHING, Ahead
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES, KeptChanges
 from tablecast.engine.commit import Commit
@@ -116,7 +116,7 @@ class Engine:
             ts_ms=recovered.mark.ts_ms,
             clock=clock,
             durability=self.durability,
-            coming=self._coming,
+            prepare=self._prepare,
             published=self._publish,
         )
         self.loads = Loads(self)
@@ -164,14 +164,14 @@ class Engine:
         """Tells `observer` how the work goes, from now on, instead of whom it told before."""
         self._writer.observer = observer
 
-    def _coming(self, commit: Commit) -> Ahead | None:
-        """On the deciding thread, before the fsync."""
+    def _prepare(self, commit: Commit, *, answers: bool) -> Ahead:
+        """On the deciding thread, before the commit is written. With `answers` there is time to make some."""
         for topic_id, partition, batch in commit.small_batches:
             if self.feed.is_awaited(topic_id):  # whom this commit wakes reads them next
                 self._recent.keep(topic_id, partition, LogBatch(batch))
-        return self.feed.coming(commit) if self.durability.on_commit else None
+        return self.feed.prepared(commit) if answers else NOTHING
 
-    def _publish(self, commit: Commit, snapshot: Snapshot, ahead: Ahead | None) -> None:
+    def _publish(self, commit: Commit, snapshot: Snapshot, ahead: Ahead) -> None:
         """On the syncing thread, after the fsync and before any acknowledgement."""
         self.snapshot = snapshot
         self._ends.update(commit.ends)
@@ -182,8 +182,7 @@ class Engine:
         self._floor_ms = commit.ts_ms
         self.deduplicated += commit.deduplicated
         self.commits += 1
-        if ahead is not None:
-            ahead.let_go()
+        ahead.let_go()
         self.feed.publish(commit)
 
     # --- reading ---
@@ -196,12 +195,12 @@ class Engine:
     def now_ms(self) -> int:
         return max(self._floor_ms, self._clock())
 
-    def log_range(self, topic_id: int, partition: int, ahead: Ahead | None = None) -> tuple[int, int]:
-        """The first offset kept and the one after the last, durable or in `ahead`."""
+    def log_range(self, topic_id: int, partition: int, coming: Commit | None = None) -> tuple[int, int]:
+        """The first offset kept and the one after the last, durable or in `coming`."""
         place = topic_id, partition
         start = self._starts.get(place, 0)
         end = self._ends.get(place, start)
-        return start, end if ahead is None else ahead.commit.ends.get(place, end)
+        return start, end if coming is None else coming.ends.get(place, end)
 
     def log_bytes(self, topic_id: int, partition: int) -> tuple[int, int]:
         """Where the log kept begins and ends, counted in bytes ever written."""
@@ -232,9 +231,11 @@ class Engine:
             )  # fmt: skip
         return start.value
 
-    def read(self, topic: Topic, partition: int, offset: int, limit: int, ahead: Ahead | None = None) -> list[Message]:
-        """Messages from `offset` on, also those that `ahead` brings. Raises OffsetOutOfRange when it is not kept any more."""
-        start, end = self.log_range(topic.topic_id, partition, ahead)
+    def read(
+        self, topic: Topic, partition: int, offset: int, limit: int, coming: Commit | None = None
+    ) -> list[Message]:
+        """Messages from `offset` on, also those that `coming` brings. Raises OffsetOutOfRange when it is not kept any more."""
+        start, end = self.log_range(topic.topic_id, partition, coming)
         if offset < start:
             raise gone(topic.topic_id, partition, offset, start)
         return read_messages(self.store, topic.topic_id, partition, offset, end, limit, self._recent)

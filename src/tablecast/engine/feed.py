@@ -2,21 +2,21 @@
 
 Waiting costs no thread of ours and no polling: a callback is registered per topic and called, from the syncing thread,
 after each commit that gave the topic messages. Callbacks only wake somebody (set an event, schedule on a loop). Who can
-make use of it is also told of a commit that is still on its way to the disk (`engine.ahead`).
+be answered by the writer itself says what with, before the commit is written (`engine.ahead`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from tablecast.engine.ahead import Ahead
+from tablecast.engine.ahead import NOTHING, Ahead, Held
 from tablecast.engine.commit import Commit
 
 Wake = Callable[[], None]
-Coming = Callable[[Ahead], None]
+Prepare = Callable[[Commit], Sequence[Held]]
 Listener = Callable[[Commit], None]
 T = TypeVar("T")
 _log = logging.getLogger("tablecast.feed")
@@ -26,24 +26,24 @@ class Feed:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, set[Wake]] = {}
-        self._preparing: dict[int, set[Coming]] = {}
+        self._preparing: dict[int, set[Prepare]] = {}
         self._listeners: tuple[Listener, ...] = ()
 
-    def subscribe(self, topic_id: int, wake: Wake, coming: Coming | None = None) -> Callable[[], None]:
+    def subscribe(self, topic_id: int, wake: Wake, prepare: Prepare | None = None) -> Callable[[], None]:
         """Calls `wake` after every commit that touches the topic, until the returned function is called.
 
-        And `coming` before it is durable, if it is small and there is a disk to wait for.
+        And `prepare` before a small one is written, if the writer has the time to give the answers that it returns.
         """
         with self._lock:
             self._waiting.setdefault(topic_id, set()).add(wake)
-            if coming is not None:
-                self._preparing.setdefault(topic_id, set()).add(coming)
+            if prepare is not None:
+                self._preparing.setdefault(topic_id, set()).add(prepare)
 
         def unsubscribe() -> None:
             with self._lock:
                 _discard(self._waiting, topic_id, wake)
-                if coming is not None:
-                    _discard(self._preparing, topic_id, coming)
+                if prepare is not None:
+                    _discard(self._preparing, topic_id, prepare)
 
         return unsubscribe
 
@@ -65,19 +65,17 @@ class Feed:
     def is_awaited(self, topic_id: int) -> bool:
         return topic_id in self._waiting
 
-    def coming(self, commit: Commit) -> Ahead | None:
-        """Tells of a commit that is written and not durable. None if there is nobody who prepares for it."""
+    def prepared(self, commit: Commit) -> Ahead:
+        """The answers to whom the writer itself tells of the commit."""
         if not self._preparing:
-            return None
+            return NOTHING
         topic_ids = {topic_id for topic_id, _, _ in commit.small_batches}
         with self._lock:
-            told = [coming for topic_id in topic_ids for coming in self._preparing.get(topic_id, ())]
-        if not told:
-            return None
-        ahead = Ahead(commit)
-        for coming in told:
-            _guarded(lambda coming=coming: coming(ahead))  # type: ignore[misc]
-        return ahead
+            asked = [prepare for topic_id in topic_ids for prepare in self._preparing.get(topic_id, ())]
+        held: list[Held] = []
+        for prepare in asked:
+            _guarded(lambda prepare=prepare: held.extend(prepare(commit)))  # type: ignore[misc]
+        return Ahead(held) if held else NOTHING
 
     def publish(self, commit: Commit) -> None:
         for listener in self._listeners:

@@ -26,11 +26,11 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tablecast.core import failpoint
 from tablecast.core.snowflake import SnowflakeIds
-from tablecast.engine.ahead import Ahead
+from tablecast.engine.ahead import NOTHING, Ahead
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.commit import Commit, PendingCommit
@@ -58,8 +58,13 @@ QUICK_SYNC_SECONDS = 0.001  # an fsync that takes longer is worth deciding the n
 CHAIN_SECONDS_PER_THREAD = 0.0005  # a chain that takes longer has a thread that does something else: it is broken up
 
 
-Coming = Callable[[Commit], Ahead | None]  # told before the fsync
-Published = Callable[[Commit, Snapshot, Ahead | None], None]  # and after it
+Published = Callable[[Commit, Snapshot, Ahead], None]  # called when it is durable
+
+
+class Prepare(Protocol):
+    """Called before a commit is written."""
+
+    def __call__(self, commit: Commit, *, answers: bool) -> Ahead: ...
 
 
 class _Written(NamedTuple):
@@ -68,7 +73,7 @@ class _Written(NamedTuple):
     tickets: list[Ticket]
     commit: Commit | None = None
     snapshot: Snapshot | None = None
-    ahead: Ahead | None = None
+    ahead: Ahead = NOTHING
     decide_seconds: float = 0.0
     write_seconds: float = 0.0
 
@@ -100,7 +105,7 @@ class Writer:
         ts_ms: int,
         clock: Callable[[], int],
         durability: Durability,
-        coming: Coming,
+        prepare: Prepare,
         published: Published,
     ) -> None:
         self._store = store
@@ -116,7 +121,7 @@ class Writer:
         self._ts_ms = ts_ms
         self._clock = clock
         self._durability = durability
-        self._coming = coming
+        self._prepare = prepare
         self._published = published
         self.observer: Observer = NOBODY
         self._queue: deque[Ticket] = deque()
@@ -337,18 +342,15 @@ class Writer:
             self._hand_over(_Written(tickets))
             return
         began = perf_counter()
-        ahead = None
+        ahead = NOTHING
         try:
             batch, commit = pending.close(self._ids)
-            ahead = self._coming(
-                commit
-            )  # before it is written: whoever prepares for it is awake when the disk is asked
+            ahead = self._prepare(commit, answers=not self._queue)  # others that wait to write come first
             failpoint.hit("before_write")
             snapshot = self._write(batch, commit)
         except BaseException as e:
             self._fail(e)
-            if ahead is not None:
-                ahead.drop()
+            ahead.drop()
             self._refuse_all(tickets)
             return
         self._catalog = commit.catalog
@@ -406,15 +408,13 @@ class Writer:
             failpoint.hit("before_ack")
         except BaseException as e:
             self._fail(e)
-            if ahead is not None:
-                ahead.drop()
+            ahead.drop()
             for ticket in tickets:
                 ticket.error = self._refusal()
         self._gathering = True  # before the fsync is said to be over: else what comes now would be decided at once
         self._syncing = False
         chain = answer(tickets, self._chain_end)
-        if ahead is not None:
-            ahead.finish()
+        ahead.finish()
         if not chain:
             self._gathered()
         return chain

@@ -58,8 +58,11 @@ def _wish(part: str) -> tuple[str, float]:
 
 def answer(value: Any, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
     """A struct, dict or list as JSON or MessagePack."""
-    encoder = _msgpack if media_type == MSGPACK else _json
-    return Response(encoder.encode(value), headers=headers, media_type=media_type)
+    return Response(encoded(value, media_type), headers=headers, media_type=media_type)
+
+
+def encoded(value: Any, media_type: str) -> bytes:
+    return (_msgpack if media_type == MSGPACK else _json).encode(value)
 
 
 # --- results ----------------------------------------------------------------------------------------------------

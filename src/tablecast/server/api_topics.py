@@ -24,12 +24,13 @@ from tablecast.errors import InvalidRequest, Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
-from tablecast.server.answers import accepted, answer, arrow_answer, header_text
+from tablecast.server.answers import accepted, answer, arrow_answer, encoded, header_text
 from tablecast.server.attendance import attended
 from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, ClientGone, Decoder
 from tablecast.server.call import Call
 from tablecast.server.messages import consumed_arrow, consumed_headers, consumed_out, consumed_packed
 from tablecast.server.own_messages import consume_own, is_limited_to_own
+from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession, Told
 from tablecast.sql.plan_topic import DEFAULT_LIMIT
@@ -143,8 +144,8 @@ async def consume(call: Call) -> Response:
         response = await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
     else:
         response = _rendered(found, wanted)
-    if told.ahead is not None:
-        call.hold(told.ahead)
+    if told.is_given:
+        call.was_given()
     return response
 
 
@@ -183,8 +184,14 @@ async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, 
         own = await consume_own(
             call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds
         )
-        return Told(own, None)
-    return await session.consume_told(request.topic, _asked(request, timeout_seconds), holds=call.can_hold)
+        return Told(own, False)
+    prompt = None if request.group_id is not None else _prompt(call)
+    return await session.consume_told(request.topic, _asked(request, timeout_seconds), prompt)
+
+
+def _prompt(call: Call) -> HttpPrompt | None:
+    wanted = accepted(call.headers, (JSON, MSGPACK, ARROW, LOG))
+    return call.prompt(_BODIES[wanted], wanted) if wanted in _BODIES else None
 
 
 async def _consumed_log(
@@ -246,9 +253,14 @@ def milliseconds(timestamp: str | int) -> int:
 def _rendered(found: Consumed, wanted: str) -> Response:
     if wanted == ARROW:
         return arrow_answer(consumed_arrow(found), consumed_headers(found))
-    if wanted == JSON:
-        return answer(consumed_out(found), JSON)
-    return answer(consumed_packed(found), MSGPACK)
+    form = wanted if wanted in _BODIES else MSGPACK
+    return Response(_BODIES[form](found), media_type=form)
+
+
+_BODIES = {
+    JSON: lambda found: encoded(consumed_out(found), JSON),
+    MSGPACK: lambda found: encoded(consumed_packed(found), MSGPACK),
+}
 
 
 # --- ack, extend, release ---------------------------------------------------------------------------------------

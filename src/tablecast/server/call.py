@@ -19,21 +19,22 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tablecast.engine.ahead import Ahead
 from tablecast.engine.audit import Outcome
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.snapshots import Snapshots
 from tablecast.errors import InvalidRequest, MethodNotAllowed, PermissionDenied, TablecastError, Timeout, TooLarge
+from tablecast.model.message import Consumed
 from tablecast.model.schema import Actor
 from tablecast.server.auth import Authenticator
 from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
-from tablecast.server.connection import HOLD
+from tablecast.server.connection import ANSWER, PROMPT
 from tablecast.server.errors import error_response, internal_error
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.live import LiveService
 from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import current_request, identify, new_request_id
 from tablecast.server.metrics import Metrics
+from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.server.sessions import Sessions
 from tablecast.server.settings import Settings
 from tablecast.sql.aio import AsyncDatabase, AsyncSession
@@ -74,6 +75,7 @@ class Call:
             self.headers, receive, max_bytes=settings.max_body_bytes, timeout_seconds=settings.body_timeout_seconds
         )
         self.actor: Actor | None = None
+        self._prompt: HttpPrompt | None = None
 
     @property
     def address(self) -> str:
@@ -94,13 +96,17 @@ class Call:
         assert self.actor is not None, "only a public endpoint has no actor"
         return self.actor
 
-    @property
-    def can_hold(self) -> bool:
-        return HOLD in self.scope
+    def prompt(self, body: Callable[[Consumed], bytes], media_type: str) -> HttpPrompt | None:
+        """A way to answer past the event loop, if the connection has one."""
+        make, request = self.scope.get(PROMPT), current_request()
+        if make is not None and request is not None:
+            self._prompt = make(body, media_type, request.request_id)
+        return self._prompt
 
-    def hold(self, ahead: Ahead) -> None:
-        """The answer that is returned next is given when the commit is durable."""
-        self.scope[HOLD](ahead)
+    def was_given(self) -> None:
+        """The answer that is returned next went that way."""
+        assert self._prompt is not None
+        self.scope[ANSWER].was_given(self._prompt.unsent)
 
     async def sign_in(self) -> None:
         self.actor = await self.services.auth.authenticate(self.headers.get("authorization"), self.address)

@@ -15,7 +15,6 @@ would stay in memory for as long as the client likes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -24,11 +23,10 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from tablecast.engine.ahead import Ahead
 from tablecast.errors import Overloaded, TablecastError, Timeout, TooLarge
 from tablecast.server.doorkeeper import Doorkeeper
-from tablecast.server.held_answer import HeldAnswer
 from tablecast.server.logs import PROBES
+from tablecast.server.prompt_answer import HttpPrompt
 
 MAX_HEAD_BYTES = 65_536
 PIPELINED_REQUESTS = 32  # each costs some kilobytes out of a few bytes, and may bring 64 KiB of a body
@@ -36,7 +34,8 @@ STALL_SECONDS = 300.0  # long, because a reader of a stream may pause on purpose
 LINGER_SECONDS = 1.0  # how long what a refused client still sends is read, and thrown away
 WAITING_BYTES = 4_096  # read of a first request that waits to be let in, and one more piece; reading stops then
 _PROBES = tuple(f"GET {path} ".encode() for path in sorted(PROBES))  # a server that is busy must not be taken for dead
-HOLD = "tablecast.hold"  # in a request's scope: called with the Ahead that its answer has to wait for
+ANSWER = "tablecast.answer"  # in a request's scope: what its answer is written to
+PROMPT = "tablecast.prompt"  # likewise: makes the way past it
 KEEP_ALIVE_SECONDS = 75  # an unused connection is closed after that; clients that pool give up theirs sooner
 
 
@@ -58,8 +57,6 @@ class Connection(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
         self._is_handed_over = False
-        self._is_holding = False  # an answer that is complete, but not yet to be sent: what comes next waits
-        self._next: tuple[RequestResponseCycle, Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         with self.door:
@@ -153,16 +150,15 @@ class Connection(HttpToolsProtocol):
         self._turns += 1
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if self._is_holding:
-            self._next = cycle, app
-            return
         if self._served is None:
             app = self._metered(app)
         self._served = cycle
         if cycle.scope["method"] != "HEAD":  # whose answer is a head and nothing else
             answer = HeadWithBody(self.transport, self.loop)
             cycle.transport = answer  # type: ignore[assignment]
-            cycle.scope[HOLD] = partial(self._hold, answer)  # type: ignore[literal-required]
+            scope: Scope = cycle.scope  # type: ignore[assignment]
+            scope[ANSWER] = answer
+            scope[PROMPT] = partial(HttpPrompt, cycle, self.transport)
         super()._start_asgi_task(cycle, app)
 
     def _metered(self, app: ASGIApp) -> ASGIApp:
@@ -171,17 +167,6 @@ class Connection(HttpToolsProtocol):
             await self.door.metered(work, waits=scope["path"] not in PROBES)
 
         return for_newcomer
-
-    def _hold(self, answer: HeadWithBody, ahead: Ahead) -> None:
-        """The answer that is about to be written, whole, tells of a commit that is not durable."""
-        self._is_holding = True
-        answer.hold(ahead, self._held_is_sent)
-
-    def _held_is_sent(self) -> None:
-        self._is_holding = False
-        following, self._next = self._next, None
-        if following is not None:
-            self._start_asgi_task(*following)
 
     def on_response_complete(self) -> None:
         self.door.ends(self)
@@ -193,7 +178,6 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)
-        self._next = None
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True  # uvicorn tells only the last request that came
             self._served.message_event.set()
@@ -274,29 +258,28 @@ class HeadWithBody:
     not follow at once, as with a stream, the head goes as soon as the loop turns to something else.
     """
 
-    __slots__ = ("_ahead", "_closes", "_has_begun", "_head", "_loop", "_sent", "_transport", "is_closing")
+    __slots__ = ("_has_begun", "_head", "_loop", "_transport", "_unsent", "is_closing")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._head: bytes | None = None
         self._has_begun = False
-        self._ahead: Ahead | None = None
-        self._sent: Callable[[], None] = _nothing
-        self._closes = False  # once it is sent
+        self._unsent: bytes | None = None
         self.is_closing = transport.is_closing
 
-    def hold(self, ahead: Ahead, sent: Callable[[], None]) -> None:
-        """What will be written goes when the commit is durable; `sent` is called then."""
-        self._ahead, self._sent = ahead, sent
+    def was_given(self, unsent: bytes) -> None:
+        """The client has the answer already (server/prompt_answer.py), but for these bytes."""
+        self._unsent = unsent
+        if unsent:
+            self._transport.write(unsent)
 
     def write(self, data: bytes) -> None:
+        if self._unsent is not None:
+            return
         if self._head is not None:
             head, self._head = self._head, None
-            if self._ahead is None:
-                self._transport.writelines((head, data))
-            else:
-                HeldAnswer(self._transport, self._loop, head + data, self._held_is_sent).hold(self._ahead)
+            self._transport.writelines((head, data))
         elif self._has_begun:
             self._transport.write(data)
         else:
@@ -305,26 +288,13 @@ class HeadWithBody:
             self._loop.call_soon(self._send_head)
 
     def close(self) -> None:
-        if self._ahead is None:
-            self._send_head()
-            self._transport.close()
-        else:
-            self._closes = True
-
-    def _held_is_sent(self) -> None:
-        self._ahead = None
-        if self._closes:
-            self._transport.close()
-        self._sent()
+        self._send_head()
+        self._transport.close()
 
     def _send_head(self) -> None:
-        if self._head is not None and self._ahead is None:
+        if self._head is not None:
             head, self._head = self._head, None
             self._transport.write(head)
-
-
-def _nothing() -> None:
-    pass
 
 
 def connection_class(max_connections: int, head_timeout_seconds: float, door: Doorkeeper) -> type[Connection]:

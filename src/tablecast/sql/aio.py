@@ -24,7 +24,6 @@ from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
 from tablecast.codec.result import Result
-from tablecast.engine.ahead import Ahead
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
@@ -54,6 +53,7 @@ from tablecast.sql.plan_topic import (
     read_now,
     seconds_to_deadline,
 )
+from tablecast.sql.prompt import Prompt, PromptReader
 from tablecast.sql.session import Session
 from tablecast.sql.waiting import Waiting
 
@@ -66,7 +66,7 @@ FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F")
-Look = Callable[[Topic, ConsumeRequest, Ahead | None], Awaitable[F]]
+Look = Callable[[Topic, ConsumeRequest], Awaitable[F]]
 Render = Callable[[Engine, Topic, ConsumeRequest, Claimed], F]
 
 
@@ -121,10 +121,10 @@ class Started(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What was consumed, and the commit that has to be durable before anybody hears of it, if it is not yet."""
+    """What was consumed, and whether whom it is for has it already."""
 
     consumed: Consumed
-    ahead: Ahead | None
+    is_given: bool
 
 
 class AsyncSession:
@@ -255,17 +255,26 @@ class AsyncSession:
         )  # fmt: skip
         return (await self.consume_told(topic, request)).consumed
 
-    async def consume_told(self, topic: str, request: ConsumeRequest, *, holds: bool = False) -> Told:
-        """As `consume`. With `holds` the caller keeps its answer back until the commit that it tells of is durable."""
+    async def consume_told(self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None) -> Told:
+        """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns."""
         self._engine.check_open()
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
         if request.group is None:
-            pinned = request.pinned(self._engine, found)
-            return await self._until_there_is(found, pinned, self._read, _has_messages, holds=holds)
+            return await self._told(found, request.pinned(self._engine, found), prompt)
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return Told(await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES), None)
+        return Told(await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES), False)
+
+    async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None) -> Told:
+        reader = None
+        if prompt is not None:
+            read = functools.partial(read_now, self._engine, topic, request)
+            reader = PromptReader(asyncio.get_running_loop(), prompt, read)
+        found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
+        if reader is None or reader.close():
+            return Told(found, False)
+        return Told(await reader.given(), True)
 
     async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
         """As a group, for whoever passes the messages on: they come as they are stored, and nobody looks into them."""
@@ -276,12 +285,12 @@ class AsyncSession:
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
         return await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
 
-    async def _read(self, topic: Topic, request: ConsumeRequest, ahead: Ahead | None) -> Told:
+    async def _read(self, topic: Topic, request: ConsumeRequest) -> Consumed:
         if request.limit <= FEW_MESSAGES:
-            return Told(read_now(self._engine, topic, request, ahead), ahead)
-        return Told(await self._call(read_now, self._engine, topic, request, ahead), ahead)
+            return read_now(self._engine, topic, request)
+        return await self._call(read_now, self._engine, topic, request)
 
-    async def _claim(self, topic: Topic, request: ConsumeRequest, _: Ahead | None) -> Claimed:
+    async def _claim(self, topic: Topic, request: ConsumeRequest) -> Claimed:
         """What is there for the group. If the task is cancelled meanwhile it is given back."""
         claim = claim_of(self._engine, topic, request)
         if claim is None:
@@ -332,14 +341,10 @@ class AsyncSession:
         request: ConsumeRequest,
         look: Look[F],
         is_something: Callable[[F], bool],
-        *,
-        holds: bool = False,
+        prompt: PromptReader | None = None,
     ) -> F:
-        """Looks, and if there is nothing waits in line until there is, or the time is over.
-
-        With `holds` it also looks into a commit that is not durable yet.
-        """
-        found = await look(topic, request, None)
+        """Looks, and if there is nothing waits in line until there is, or the time is over."""
+        found = await look(topic, request)
         if is_something(found) or not request.timeout_seconds:
             return found
         request = request.settled()
@@ -347,12 +352,10 @@ class AsyncSession:
         loop = asyncio.get_running_loop()
         until = loop.time() + request.timeout_seconds
         line = request.group, request.partition
-        waiter = waiting.enter(topic.topic_id, line, holds=holds)
+        waiter = waiting.enter(topic.topic_id, line, prompt)
         try:
             while True:
-                found = await look(
-                    topic, request, waiter.ahead
-                )  # again: something may have come before it stood in line
+                found = await look(topic, request)  # again: something may have come before it stood in line
                 left = until - loop.time()
                 if is_something(found) or left <= 0 or waiter.is_over:
                     return found
@@ -521,8 +524,8 @@ class AsyncDatabase(AsyncSession):
         await self.close()
 
 
-def _has_messages(told: Told) -> bool:
-    return bool(told.consumed.messages or told.consumed.skipped)
+def _has_messages(found: Consumed) -> bool:
+    return bool(found.messages or found.skipped)
 
 
 def _has_given(claimed: Claimed) -> bool:

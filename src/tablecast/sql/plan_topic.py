@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
-from tablecast.engine.ahead import Ahead
+from tablecast.engine.commit import Commit
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
 from tablecast.engine.groups import Claim, Done, Given, Settle, check_partition
 from tablecast.errors import InvalidRequest
@@ -134,8 +134,8 @@ def given_ranges(consumed: Consumed | ConsumedLog) -> list[Given]:
     return runs
 
 
-def read_now(engine: Engine, topic: Topic, request: ConsumeRequest, ahead: Ahead | None = None) -> Consumed:
-    """What is there for a reader without a group, and what a commit that is not durable brings, if one is given."""
+def read_now(engine: Engine, topic: Topic, request: ConsumeRequest, coming: Commit | None = None) -> Consumed:
+    """What is there for a reader without a group, and what a commit brings that is not durable, if one is given."""
     start = request.start or LATEST
     partitions = _asked(topic, request.partition)
     messages: list[Message] = []
@@ -143,10 +143,10 @@ def read_now(engine: Engine, topic: Topic, request: ConsumeRequest, ahead: Ahead
     for partition in partitions:
         offset = engine.resolve(topic, partition, start) if request.pinned_at is None else request.pinned_at[partition]
         left = request.limit - len(messages)
-        found = engine.read(topic, partition, offset, left, ahead) if left else []
+        found = engine.read(topic, partition, offset, left, coming) if left else []
         messages += found
         after = found[-1].offset + 1 if found else offset
-        has_more = has_more or after < engine.log_range(topic.topic_id, partition, ahead)[1]
+        has_more = has_more or after < engine.log_range(topic.topic_id, partition, coming)[1]
         next_offset = after if len(partitions) == 1 else None
     return Consumed(messages, next_offset, has_more)
 

@@ -5,8 +5,7 @@ reader without a group, since each of them gets the messages, but only the first
 one of them, and waking all would make each look for nothing. The first also watches for claims that run out. Whoever
 becomes the first is woken to look for itself, so what the one before it left is not missed.
 
-A reader without a group that can hold its answer back until a commit is durable is woken while the disk is still asked
-(`engine.ahead`). Those of a group are not: to claim a message takes a commit of its own.
+The first few readers of a topic that have no group, and a way past the loop, need not be woken to be answered (sql.prompt).
 """
 
 from __future__ import annotations
@@ -16,21 +15,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tablecast.engine.ahead import Ahead
+from tablecast.engine.ahead import Held
+from tablecast.engine.commit import Commit
 from tablecast.engine.engine import Engine
+from tablecast.sql.prompt import PromptReader
 
+PROMPT_READERS = 4  # of one topic; the thread that commits takes some fifty microseconds for each
 LineKey = tuple[str | None, int | None]  # group and partition; no group: readers that all want everything
 
 
 class Waiter:
     """One task's place in a line."""
 
-    __slots__ = ("_ahead", "_future", "_is_woken", "_loop", "holds", "is_over")
+    __slots__ = ("_future", "_is_woken", "_loop", "is_over", "prompt")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, holds: bool = False) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.holds = holds  # whether it can hold an answer back
-        self._ahead: Ahead | None = None
+        self.prompt: PromptReader | None = None
         self.is_over = False  # nobody is to wait any more
         self._is_woken = False
         self._future: asyncio.Future[None] | None = None
@@ -43,17 +44,6 @@ class Waiter:
         self._is_woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
-
-    def prepare(self, ahead: Ahead) -> None:
-        if self.is_asleep:
-            self._ahead = ahead
-            self.wake()
-
-    @property
-    def ahead(self) -> Ahead | None:
-        """What it was woken for, if that is not durable yet; asked once."""
-        ahead, self._ahead = self._ahead, None
-        return ahead
 
     def end(self) -> None:
         self.is_over = True
@@ -76,7 +66,8 @@ class Waiter:
 class _Topic:
     unsubscribe: Callable[[], None]
     lines: dict[LineKey, deque[Waiter]] = field(default_factory=dict)
-    holding: int = 0  # how many of them can hold an answer back
+    count: int = 0  # of waiters in all of them
+    prompt: tuple[PromptReader, ...] = ()  # replaced, never changed: another thread reads it
 
 
 class Waiting:
@@ -94,17 +85,21 @@ class Waiting:
         lines = (line for topic in self._topics.values() for line in topic.lines.values())
         return sum(waiter.is_asleep for line in lines for waiter in line)
 
-    def enter(self, topic_id: int, key: LineKey, *, holds: bool = False) -> Waiter:
+    def enter(self, topic_id: int, key: LineKey, prompt: PromptReader | None = None) -> Waiter:
+        """With a `prompt` it is answered by the thread that commits, if that has the time and not too many others wait."""
         topic = self._topics.get(topic_id)
         if topic is None:
             topic = self._topics[topic_id] = _Topic(
                 self._engine.feed.subscribe(
-                    topic_id, lambda: self._stir(topic_id), lambda ahead: self._coming(topic_id, ahead)
+                    topic_id, lambda: self._stir(topic_id), lambda commit: self._prepare(topic_id, commit)
                 )
             )
-        waiter = Waiter(self._loop, holds=holds)
+        waiter = Waiter(self._loop)
         topic.lines.setdefault(key, deque()).append(waiter)
-        topic.holding += holds
+        topic.count += 1
+        if prompt is not None and len(topic.prompt) < PROMPT_READERS and prompt.open(waiter.wake):
+            waiter.prompt = prompt
+            topic.prompt += (prompt,)
         self.count += 1
         return waiter
 
@@ -116,7 +111,10 @@ class Waiting:
         line = topic.lines[key]
         was_first = line[0] is waiter
         line.remove(waiter)
-        topic.holding -= waiter.holds
+        topic.count -= 1
+        if waiter.prompt is not None:
+            waiter.prompt.close()
+            topic.prompt = tuple(reader for reader in topic.prompt if reader is not waiter.prompt)
         self.count -= 1
         if line:
             if was_first:
@@ -134,26 +132,22 @@ class Waiting:
                 for waiter in line:
                     waiter.end()
 
+    def _prepare(self, topic_id: int, commit: Commit) -> list[Held]:
+        """On the writer's thread, before the commit is written."""
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return []
+        taken = [reader.take(commit) for reader in topic.prompt]
+        return [answer for answer in taken if answer is not None]
+
     def _stir(self, topic_id: int) -> None:
         """On the writer's thread, after a commit."""
+        topic = self._topics.get(topic_id)
+        if topic is not None and topic.count == sum(reader.is_taken for reader in topic.prompt):
+            return  # it has answered all of them; who came since then sees the commit
         if topic_id not in self._stirred and not self._loop.is_closed():
             self._stirred.add(topic_id)
             self._loop.call_soon_threadsafe(self._wake, topic_id)
-
-    def _coming(self, topic_id: int, ahead: Ahead) -> None:
-        """On the writer's thread, before the commit is durable."""
-        topic = self._topics.get(topic_id)
-        if topic is not None and topic.holding and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._prepare, topic_id, ahead)
-
-    def _prepare(self, topic_id: int, ahead: Ahead) -> None:
-        topic = self._topics.get(topic_id)
-        if topic is None:
-            return
-        for (group, _), line in topic.lines.items():
-            for waiter in line if group is None else ():
-                if waiter.holds:
-                    waiter.prepare(ahead)
 
     def _wake(self, topic_id: int) -> None:
         self._stirred.discard(topic_id)

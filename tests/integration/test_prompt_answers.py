@@ -1,4 +1,4 @@
-"""A reader that waits has its answer ready while the disk is still asked, and says nothing before the disk has answered."""
+"""The thread that commits answers readers that wait: not before the disk has answered, and with what they would get anyway."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ import pytest
 
 from integration.server_fixture import PASSWORD, ServerProcess, ServerThread, basic
 from tablecast.core import failpoint
-from tablecast.engine.ahead import Ahead
-from tablecast.server import held_answer
+from tablecast.engine.ahead import Held
+from tablecast.engine.commit import Commit
+from tablecast.sql import waiting
+from tablecast.sql.prompt import PromptReader
 from tablecast.storage.base import StorageFailure
 from tablecast.testing.failpoints import Gate, raising
 
@@ -46,14 +48,15 @@ def server() -> Iterator[ServerThread]:
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Waits until so many answers are ready."""
     ready = threading.Semaphore(0)
-    hold = Ahead.hold
+    take = PromptReader.take
 
-    def counted(self: Ahead, answer: Any) -> bool:
-        is_held = hold(self, answer)
-        ready.release()
-        return is_held
+    def counted(self: PromptReader, commit: Commit) -> Held | None:
+        held = take(self, commit)
+        if held is not None:
+            ready.release()
+        return held
 
-    monkeypatch.setattr(Ahead, "hold", counted)
+    monkeypatch.setattr(PromptReader, "take", counted)
 
     def wait(count: int) -> None:
         for _ in range(count):
@@ -85,16 +88,20 @@ class Reader:
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def answer(self) -> Any:
+        head, _, body = self.whole_answer().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        return json.loads(body)
+
+    def whole_answer(self) -> bytes:
+        """Head and body."""
         while b"\r\n\r\n" not in self._rest:
             self._more()
-        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-        size = int(lengths[0])
-        while len(self._rest) < size:
+        size = int(self._rest.split(b"content-length: ")[1].split(b"\r\n")[0])
+        end = self._rest.index(b"\r\n\r\n") + 4 + size
+        while len(self._rest) < end:
             self._more()
-        body, self._rest = self._rest[:size], self._rest[size:]
-        return json.loads(body)
+        found, self._rest = self._rest[:end], self._rest[end:]
+        return found
 
     def offsets(self) -> list[int]:
         return [message["offset"] for message in self.answer()["messages"]]
@@ -189,28 +196,6 @@ def test_a_commit_that_fails_is_told_to_nobody(server: ServerThread, prepared: C
         writer.join()
 
 
-def test_an_answer_that_is_ready_only_after_the_commit_failed_is_not_given(
-    server: ServerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is held when what becomes of the commit is known already."""
-    failed = threading.Event()
-    hold, drop = Ahead.hold, Ahead.drop
-
-    def late(self: Ahead, answer: Any) -> bool:
-        assert failed.wait(ANSWER_SECONDS)
-        return hold(self, answer)
-
-    def dropped(self: Ahead) -> None:
-        drop(self)
-        failed.set()
-
-    monkeypatch.setattr(Ahead, "hold", late)
-    monkeypatch.setattr(Ahead, "drop", dropped)
-    with readers(server, 1) as (reader,), failpoint.armed("after_sync", raising(StorageFailure("the disk said no"))):
-        server.post("/sql", {"sql": "INSERT INTO app.orders VALUES (1, 'x')"})
-        assert reader.is_ended()
-
-
 def test_a_store_that_fails_to_write_is_told_to_nobody(server: ServerThread) -> None:
     with readers(server, 1) as (reader,), failpoint.armed("before_write", raising(StorageFailure("full"))):
         server.post("/sql", {"sql": "INSERT INTO app.orders VALUES (1, 'x')"})
@@ -219,19 +204,19 @@ def test_a_store_that_fails_to_write_is_told_to_nobody(server: ServerThread) -> 
         assert not told
 
 
-@pytest.mark.parametrize("by_syncer", [0, 2, 100])
+@pytest.mark.parametrize("prompt", [0, 2, 100])
 def test_all_of_many_readers_are_answered(
-    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, by_syncer: int
+    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, prompt: int
 ) -> None:
-    monkeypatch.setattr(held_answer, "SENT_BY_SYNCER", by_syncer)
-    with readers(server, 12) as waiting:
+    monkeypatch.setattr(waiting, "PROMPT_READERS", prompt)
+    with readers(server, 12) as all_of_them:
         with writing(server) as gate:
-            prepared(12)
+            prepared(min(prompt, 12))
             gate.open()
-            assert [reader.offsets() for reader in waiting] == [[0]] * 12
-        for reader in waiting:  # and their connections go on
+            assert [reader.offsets() for reader in all_of_them] == [[0]] * 12
+        for reader in all_of_them:  # and their connections go on
             reader.ask(start={"type": "Offset", "offset": 0})
-        assert [reader.offsets() for reader in waiting] == [[0]] * 12
+        assert [reader.offsets() for reader in all_of_them] == [[0]] * 12
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, prepared: Callable[[int], None]) -> None:
@@ -247,16 +232,69 @@ def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, p
         assert len(reader.answer()["messages"]) == 1
 
 
-@pytest.mark.parametrize("by_syncer", [0, 8])
+@pytest.mark.parametrize("prompt", [0, 4])
 def test_a_connection_that_is_to_be_closed_is_answered_first(
-    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, by_syncer: int
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch, prompt: int
 ) -> None:
-    monkeypatch.setattr(held_answer, "SENT_BY_SYNCER", by_syncer)
+    monkeypatch.setattr(waiting, "PROMPT_READERS", prompt)
     with readers(server, 1, head="Connection: close\r\n") as (reader,), writing(server) as gate:
-        prepared(1)
         gate.open()
         assert reader.offsets() == [0]
         assert reader.is_ended()
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/msgpack"])
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_the_answer_is_the_one_that_the_loop_would_give(
+    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, accept: str, connection: str
+) -> None:
+    """Byte for byte, but for when it was asked."""
+    head = f"Accept: {accept}\r\nConnection: {connection}\r\nX-Request-Id: mine\r\n"
+    monkeypatch.setattr(waiting, "PROMPT_READERS", 1)
+    with readers(server, 2, head=head) as both, writing(server) as gate:
+        prepared(1)
+        gate.open()
+        prompt, usual = (reader.whole_answer() for reader in both)
+    assert b"mine" in prompt
+    assert len(prompt) == len(usual) > 200
+    assert without_date(prompt) == without_date(usual)
+
+
+def without_date(answer: bytes) -> list[bytes]:
+    return [line for line in answer.split(b"\r\n") if not line.startswith(b"date: ")]
+
+
+def test_who_begins_to_wait_meanwhile_is_woken(server: ServerThread, prepared: Callable[[int], None]) -> None:
+    with readers(server, 1) as (early,), writing(server) as gate:
+        prepared(1)
+        with readers(server, 1) as (late,):
+            gate.open()
+            assert early.offsets() == late.offsets() == [0]
+
+
+def test_who_was_answered_is_not_woken_to_look(
+    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(waiting.Waiting, "_wake", lambda self, topic_id: woken.append(topic_id))
+    with readers(server, 2) as (one, other), writing(server) as gate:
+        prepared(2)
+        gate.open()
+        assert one.offsets() == other.offsets() == [0]
+    assert woken == []
+
+
+def test_a_wait_that_ends_while_its_answer_is_ready_ends_with_it(
+    server: ServerThread, prepared: Callable[[int], None]
+) -> None:
+    """The server drains, which answers who waits with nothing; but this one has something."""
+    with readers(server, 1) as (reader,), writing(server) as gate:
+        prepared(1)
+        server.drain()
+        until(lambda: server.db.sleeping == 0)
+        assert not reader.is_told
+        gate.open()
+        assert reader.offsets() == [0]
 
 
 def test_a_reader_that_goes_away_meanwhile_harms_nobody(server: ServerThread, prepared: Callable[[int], None]) -> None:
