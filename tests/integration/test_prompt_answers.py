@@ -267,7 +267,7 @@ def without_date(answer: bytes) -> list[bytes]:
 def test_who_begins_to_wait_meanwhile_is_woken(server: ServerThread, prepared: Callable[[int], None]) -> None:
     with readers(server, 1) as (early,), writing(server) as gate:
         prepared(1)
-        with readers(server, 1) as (late,):
+        with readers(server, 1, partition_id=0) as (late,):  # in a line of its own
             gate.open()
             assert early.offsets() == late.offsets() == [0]
 
