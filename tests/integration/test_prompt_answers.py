@@ -194,6 +194,7 @@ def test_a_commit_that_fails_is_told_to_nobody(server: ServerThread, prepared: C
         gate.open()
         assert [reader.is_ended() for reader in both] == [True, True], "not a word, and no empty answer either"
         writer.join()
+        assert server.sql("SELECT count(*) FROM app.orders")[0]["rows"] == [["0"]], "it is not tried again"
 
 
 def test_a_store_that_fails_to_write_is_told_to_nobody(server: ServerThread) -> None:

@@ -118,6 +118,7 @@ class Engine:
             durability=self.durability,
             prepare=self._prepare,
             published=self._publish,
+            told=self.feed.publish,
         )
         self.loads = Loads(self)
         self.replication = Replication(self)
@@ -172,7 +173,7 @@ class Engine:
         return self.feed.prepared(commit) if answers else NOTHING
 
     def _publish(self, commit: Commit, snapshot: Snapshot, ahead: Ahead) -> None:
-        """On the syncing thread, after the fsync and before any acknowledgement."""
+        """After the fsync, before anybody is told of it."""
         self.snapshot = snapshot
         self._ends.update(commit.ends)
         self._starts.update(commit.starts)
@@ -183,7 +184,6 @@ class Engine:
         self.deduplicated += commit.deduplicated
         self.commits += 1
         ahead.let_go()
-        self.feed.publish(commit)
 
     # --- reading ---
 

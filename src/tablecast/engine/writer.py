@@ -59,6 +59,7 @@ CHAIN_SECONDS_PER_THREAD = 0.0005  # a chain that takes longer has a thread that
 
 
 Published = Callable[[Commit, Snapshot, Ahead], None]  # called when it is durable
+Told = Callable[[Commit], None]  # called after that, and before it is acknowledged
 
 
 class Prepare(Protocol):
@@ -68,7 +69,8 @@ class Prepare(Protocol):
 
 
 class _Written(NamedTuple):
-    """What is left to do with a commit: it is written, unless there was nothing to write, and not durable."""
+    """A commit that is written, unless there was nothing to write. What is left to do is to make it durable, to show it, and
+    to acknowledge it."""
 
     tickets: list[Ticket]
     commit: Commit | None = None
@@ -76,6 +78,7 @@ class _Written(NamedTuple):
     ahead: Ahead = NOTHING
     decide_seconds: float = 0.0
     write_seconds: float = 0.0
+    is_shown: bool = False  # it is durable, and readers see it
 
 
 class _Work:
@@ -107,6 +110,7 @@ class Writer:
         durability: Durability,
         prepare: Prepare,
         published: Published,
+        told: Told,
     ) -> None:
         self._store = store
         self._catalog = catalog
@@ -123,6 +127,7 @@ class Writer:
         self._durability = durability
         self._prepare = prepare
         self._published = published
+        self._told = told
         self.observer: Observer = NOBODY
         self._queue: deque[Ticket] = deque()
         self._queued_rows = 0
@@ -276,11 +281,25 @@ class Writer:
         self._write_out(work.tickets, work.pending, work.seconds)
         is_quick = work.rows < WORTH_WAKING_ROWS and self._sync_seconds < QUICK_SYNC_SECONDS
         if is_quick and self._handed:
-            self._chain = self._complete(self._handed.popleft())
+            self._complete_quickly(self._handed.popleft())
         elif self._handed:
-            self._chain = []  # the syncing thread watches over the one to come
-            self._handover.release()
+            self._hand_to_syncer(self._handed.popleft())
         return work.pending if work.rows >= BIG_COMMIT_ROWS else None, is_quick
+
+    def _complete_quickly(self, written: _Written) -> None:
+        """In the syncing thread's place. But what is left to do once readers were told is left to that one: whom we told
+        runs on our processor as soon as we wait (measured: they have it 0.03 ms earlier, and writers are acknowledged no
+        later)."""
+        shown = self._shown(written)
+        if shown.is_shown and shown.ahead is not NOTHING:
+            self._hand_to_syncer(shown)
+        else:
+            self._chain = self._acknowledge(shown)
+
+    def _hand_to_syncer(self, written: _Written) -> None:
+        self._handed.append(written)
+        self._chain = []  # the syncing thread watches over the one to come
+        self._handover.release()
 
     def _tell_of_room(self) -> None:
         if self._waiting_for_room:
@@ -399,25 +418,42 @@ class Writer:
 
     def _complete(self, written: _Written) -> list[Ticket]:
         """Makes a written commit durable, shows and acknowledges it. Returns the chain of threads that are woken."""
-        tickets, commit, snapshot, ahead, decide_seconds, write_seconds = written
+        return self._acknowledge(written if written.is_shown else self._shown(written))
+
+    def _shown(self, written: _Written) -> _Written:
+        """Makes it durable, and lets readers see it."""
         try:
-            if commit is not None and snapshot is not None:
+            if written.commit is not None and written.snapshot is not None:
                 self._make_durable()
-                self._published(commit, snapshot, ahead)
-                self._report(commit, tickets, decide_seconds, write_seconds)
+                self._published(written.commit, written.snapshot, written.ahead)
+            return written._replace(is_shown=True)
+        except BaseException as e:
+            self._lose(written, e)
+            return written
+
+    def _acknowledge(self, written: _Written) -> list[Ticket]:
+        """Tells of it who waits for it: those who follow the log, and those who wrote."""
+        tickets, commit = written.tickets, written.commit
+        try:
+            if written.is_shown and commit is not None:
+                self._told(commit)
+                self._report(commit, tickets, written.decide_seconds, written.write_seconds)
             failpoint.hit("before_ack")
         except BaseException as e:
-            self._fail(e)
-            ahead.drop()
-            for ticket in tickets:
-                ticket.error = self._refusal()
+            self._lose(written, e)
         self._gathering = True  # before the fsync is said to be over: else what comes now would be decided at once
         self._syncing = False
         chain = answer(tickets, self._chain_end)
-        ahead.finish()
+        written.ahead.finish()
         if not chain:
             self._gathered()
         return chain
+
+    def _lose(self, written: _Written, error: BaseException) -> None:
+        self._fail(error)
+        written.ahead.drop()
+        for ticket in written.tickets:
+            ticket.error = self._refusal()
 
     def _await(self, lock: LockType, chain: list[Ticket]) -> None:
         """Waits for the lock. A chain of ours that takes too long meanwhile is broken up: a thread in it runs a signal
