@@ -189,6 +189,13 @@ def replace_durably(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def cut_durably(path: Path, size: int) -> None:
+    """The file ends there from now on, after any crash."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
 def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -70,7 +70,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -89,9 +89,11 @@ from rocksdict import (
 
 from tablecast.errors import BackupError, CorruptData, DatabaseLocked, TablecastError
 from tablecast.storage.base import Batch, Family, StorageFailure
-from tablecast.storage.home import PARTIAL, STAGING, Home, Watermark, sync_directory, sync_tree
+from tablecast.storage.home import PARTIAL, STAGING, STORE, Home, Watermark, cut_durably, sync_directory, sync_tree
 from tablecast.storage.sst import file_layout
 from tablecast.storage.view import PerFamily, Row, Scan, View, closed_error, explained
+from tablecast.storage.wal_tail import log_files, passes_over_something, torn_at
+from tablecast.storage.zeros_ahead import ZerosAhead
 
 _MIB = 1 << 20
 _WAL_BYTES = 12 * _MIB  # replaying it is most of opening
@@ -174,10 +176,13 @@ def _open_native(
     *,
     create: bool = False,
     read_only: bool = False,
+    logs: Path | None = None,
 ) -> Rdict:
-    options = {name: _family_options(cache) for name in families}
+    options = _options(cache, mode, create=create)
+    if logs is not None:  # elsewhere than the data
+        options.set_wal_dir(str(logs))
     access = AccessType.read_only(error_if_log_file_exist=False) if read_only else AccessType.read_write()
-    return Rdict(str(path), _options(cache, mode, create=create), options, access)
+    return Rdict(str(path), options, {name: _family_options(cache) for name in families}, access)
 
 
 def _families_at(home: Home) -> list[str]:
@@ -246,15 +251,75 @@ def _leave_zero(native: Rdict) -> None:
 
 def _recover(path: Path, cache: Cache, families: list[str], acknowledged: int) -> Rdict:
     """Opens what is there; see "Recovery" above."""
+    absolute, tolerant = DBRecoveryMode.absolute_consistency(), DBRecoveryMode.tolerate_corrupted_tail_records()
     try:
-        native = _open_native(path, cache, DBRecoveryMode.absolute_consistency(), families)
+        _require_nothing_passed_over(path, cache)
+        native = _open_native(path, cache, absolute, families)
     except Exception as error:
-        if not str(error).startswith("Corruption"):
+        if not isinstance(error, CorruptData) and not str(error).startswith("Corruption"):
             raise
-        _require_harmless_tail(path, cache, families, acknowledged, error)
-        native = _open_native(path, cache, DBRecoveryMode.tolerate_corrupted_tail_records(), families)
+        if _is_torn_tail_cut(path, cache, families, acknowledged):
+            native = _open_native(path, cache, absolute, families)
+        elif isinstance(error, CorruptData):
+            raise  # RocksDB would pass it over in either mode
+        else:
+            _require_harmless_tail(path, cache, families, acknowledged, error)
+            native = _open_native(path, cache, tolerant, families)
     _require_acknowledged(path, native, acknowledged)
     return native
+
+
+def _read_logs(path: Path) -> dict[Path, bytes]:
+    """Oldest first. One that is gone meanwhile was removed by a process that has the database open."""
+    found = {}
+    for log in log_files(path):
+        with suppress(FileNotFoundError):
+            found[log] = log.read_bytes()
+    return found
+
+
+def _require_nothing_passed_over(path: Path, cache: Cache) -> None:
+    if any(map(passes_over_something, _read_logs(path).values())):
+        _require_unlocked(path, cache)  # a log that grows while it is read may look like that
+        for log, content in _read_logs(path).items():
+            if passes_over_something(content):
+                raise CorruptData(f"{log} goes on behind a gap of zeros, where writes were lost", path=str(path))
+
+
+def _require_unlocked(path: Path, cache: Cache) -> None:
+    """Raises what RocksDB says if somebody has it open. It locks first, and only then finds that there is something."""
+    options = _options(cache, DBRecoveryMode.absolute_consistency(), create=False)
+    options.set_error_if_exists(True)
+    try:
+        Rdict(str(path), options).close()
+    except Exception as error:
+        if isinstance(_refusal(error, path), DatabaseLocked):
+            raise
+
+
+def _is_torn_tail_cut(path: Path, cache: Cache, families: list[str], acknowledged: int) -> bool:
+    """Cuts a torn record off the last log, if that is all that is wrong: then what is left opens, with all that must be there.
+
+    A copy is cut first, and looked at, so that nothing is changed before that is certain. Nobody else is in the way: what
+    was refused is not open, and once somebody opens it RocksDB begins another log.
+    """
+    logs = _read_logs(path)
+    last = next((log for log in reversed(logs) if logs[log].strip(b"\0")), None)
+    at = None if last is None else torn_at(logs[last])
+    if last is None or at is None:
+        return False
+    with tempfile.TemporaryDirectory(dir=path.parent, suffix=PARTIAL) as scratch:
+        for log, content in logs.items():
+            Path(scratch, log.name).write_bytes(content[:at] if log == last else content)
+        mode = DBRecoveryMode.absolute_consistency()
+        try:
+            look = _open_native(path, cache, mode, families, read_only=True, logs=Path(scratch))
+        except Exception:
+            return False  # more than the tail is damaged
+        _require_acknowledged(path, look, acknowledged)
+        look.close()
+    cut_durably(last, at)
+    return True
 
 
 def _require_harmless_tail(path: Path, cache: Cache, families: list[str], acknowledged: int, error: Exception) -> None:
@@ -492,6 +557,7 @@ class RocksStore:
         self._readers: weakref.WeakSet[View | RocksSnapshot] = weakref.WeakSet()
         self._untaken: list[RocksSnapshot] = []  # since the last write
         self._failure: StorageFailure | None = None
+        self._ahead = ZerosAhead(path / STORE)
         self._writing = threading.Lock()  # short: a write, or the making of a view or snapshot between writes
         self._syncing = threading.Lock()  # long: a sync or checkpoint, which close must not overtake
 
@@ -574,6 +640,7 @@ class RocksStore:
             self._require_writable()
             self._take_snapshots()
             native = batch.consume()
+            self._ahead.wrote(native.size_in_bytes())
             try:
                 self._root.write(native)
             except Exception as error:
@@ -582,12 +649,16 @@ class RocksStore:
     def sync(self) -> None:
         with self._syncing:
             self._require_writable()
+            is_due = self._ahead.is_due()
             try:
                 written = self._root.latest_sequence_number()
                 self._root.flush_wal(True)
                 self._watermark.advance(written)
             except Exception as error:
                 raise self._stop("sync", error) from error
+            if is_due:
+                with self._writing:
+                    self._ahead.extend()
 
     def staging(self) -> str:
         self._require_open()
