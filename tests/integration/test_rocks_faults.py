@@ -1,7 +1,10 @@
 """What RocksStore does when the disk, the machine or the user does something wrong.
 
-The images under test are made by a process that writes, syncs and is killed. The rule for every kind of
+The images under test are made by a process that writes, syncs and is killed; one kind has zeros ahead of its log, as
+every store that syncs small commits, the other has a log that ends with its last record. The rule for every kind of
 damage: an error that says so, or every acknowledged byte; never a store that opens with less.
+
+What a power cut leaves of a record in the midst of zeros: `test_torn_log.py`.
 """
 
 from __future__ import annotations
@@ -46,9 +49,11 @@ for number in range({COUNT}):
     batch.put(Family.LOG, b"%04d" % number, bytes([number]) * 100)
     store.write(batch)
     store.sync()
-if sys.argv[2] == "unsynced":
+    if sys.argv[2] == "growing":
+        store.sync()  # syncs that do not follow a commit each: no zeros
+if int(sys.argv[3]):
     batch = store.batch()
-    batch.put(Family.ROWS, b"last", b"never acknowledged" * 10)
+    batch.put(Family.ROWS, b"last", b"never acknowledged" * int(sys.argv[3]))
     store.write(batch)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -56,20 +61,24 @@ os.kill(os.getpid(), signal.SIGKILL)
 ACKNOWLEDGED = {b"%04d" % number: b"row %d " % number * 20 for number in range(COUNT)}
 
 
-def killed(path: Path, tail: str) -> Path:
-    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path), tail], capture_output=True, text=True)
+KINDS = ["growing", "zeros"]
+
+
+def killed(path: Path, kind: str, unsynced: int = 0) -> Path:
+    command = [sys.executable, "-c", WRITE_AND_DIE, str(path), kind, str(unsynced)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return path
 
 
-@pytest.fixture(scope="module")
-def synced_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return killed(tmp_path_factory.mktemp("synced") / "db", "synced")
+@pytest.fixture(scope="module", params=KINDS)
+def synced_image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return killed(tmp_path_factory.mktemp("synced") / "db", request.param)
 
 
-@pytest.fixture(scope="module")
-def unsynced_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return killed(tmp_path_factory.mktemp("unsynced") / "db", "unsynced")
+@pytest.fixture(scope="module", params=KINDS)
+def unsynced_image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return killed(tmp_path_factory.mktemp("unsynced") / "db", request.param, unsynced=10)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +115,11 @@ def newest(path: Path, pattern: str) -> Path:
     return max((path / "store").glob(pattern), key=lambda file: (file.stat().st_size > 0, file.name))
 
 
+def end_of_records(wal: Path) -> int:
+    """None of them ends in a zero."""
+    return len(wal.read_bytes().rstrip(b"\0"))
+
+
 def flip(file: Path, position: int, bit: int = 4) -> None:
     content = bytearray(file.read_bytes())
     content[position] ^= 1 << bit
@@ -124,14 +138,14 @@ def test_a_torn_tail_that_was_never_acknowledged_opens(unsynced_image: Path, pat
     for cut in (1, 50, 150):
         shutil.copytree(unsynced_image, path)
         wal = newest(path, "*.log")
-        os.truncate(wal, wal.stat().st_size - cut)
+        os.truncate(wal, end_of_records(wal) - cut)
         assert contents(path) == ACKNOWLEDGED
         assert contents(path) == ACKNOWLEDGED  # and is settled: opening once more finds nothing odd
         shutil.rmtree(path)
 
 
 def cut_inside_the_last_record(wal: Path) -> None:
-    os.truncate(wal, wal.stat().st_size - 5)
+    os.truncate(wal, end_of_records(wal) - 5)
 
 
 def cut_to_nothing(wal: Path) -> None:
@@ -143,11 +157,11 @@ def remove(wal: Path) -> None:
 
 
 def flip_in_the_middle(wal: Path) -> None:
-    flip(wal, wal.stat().st_size // 2)
+    flip(wal, end_of_records(wal) // 2)
 
 
 def flip_in_the_last_record(wal: Path) -> None:
-    flip(wal, wal.stat().st_size - 10)
+    flip(wal, end_of_records(wal) - 10)
 
 
 def flip_a_length(wal: Path) -> None:
@@ -188,7 +202,9 @@ def spread(size: int, samples: int) -> list[int]:
 @pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*", "CURRENT"])
 def test_a_flipped_bit_anywhere_is_an_error_or_harmless(synced_image: Path, path: Path, pattern: str) -> None:
     refused = 0
-    for position in spread(newest(synced_image, pattern).stat().st_size, 16):
+    file = newest(synced_image, pattern)
+    size, end = file.stat().st_size, end_of_records(file)
+    for position in spread(end, 16) + [end + at for at in spread(size - end, 8) if end < size]:
         shutil.copytree(synced_image, path)
         flip(newest(path, pattern), position)
         try:

@@ -24,6 +24,7 @@ is wrong with a log is damage.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 BLOCK = 32 << 10
@@ -64,7 +65,8 @@ def torn_at(log: bytes) -> int | None:
             start = at
     if start == at and _is_zero(log, header, len(log)):
         return None
-    return start if _misses_a_sector(log, header) and _is_last(log, header) else None
+    is_torn = _misses_a_sector(log, header) and not _is_whole_but_for_its_length(log, header) and _is_last(log, header)
+    return start if is_torn else None
 
 
 # --- fragments ----------------------------------------------------------------------------------------------
@@ -122,6 +124,15 @@ def _misses_a_sector(log: bytes, header: int) -> bool:
     return any(start < len(log) and _is_zero(log, start, start - start % SECTOR + SECTOR) for start in starts)
 
 
+def _is_whole_but_for_its_length(log: bytes, header: int) -> bool:
+    """Whether the checksum, which leaves the length out, is that of fewer bytes: then the length is damaged, and makes the
+    zeros that follow look like a part that is missing."""
+    if _kind(log, header) == 0:
+        return False
+    checksum, _, _ = _HEADER.unpack_from(log, header)
+    return any(int(checksum) == _masked(crc) for crc in _crcs32c(log[header + 6 : _end(log, header)]))
+
+
 def _is_last(log: bytes, header: int) -> bool:
     """Whether nothing is behind this fragment that does not belong to the same record.
 
@@ -152,6 +163,14 @@ def _table() -> list[int]:
 
 
 _TABLE = _table()
+
+
+def _crcs32c(content: bytes) -> Iterator[int]:
+    """Of its first byte, of its first two, and so on."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+        yield crc ^ 0xFFFFFFFF
 
 
 def _crc32c(content: bytes) -> int:

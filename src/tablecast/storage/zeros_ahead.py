@@ -33,7 +33,7 @@ SYNCS_IN_A_ROW = 32  # by then a piece is worth what it costs, even if nothing s
 SPARE_BYTES = 64 << 20  # of the disk: below, no zeros
 
 _ZEROS = bytes(PIECE_BYTES)
-_FRAME_BYTES = 20  # around a small write, at the most: two headers, and what is left over at a block's end
+_HEADER_BYTES = 7  # around each write; another one in each block it reaches into is not worth counting
 
 
 class ZerosAhead:
@@ -46,7 +46,7 @@ class ZerosAhead:
 
     def wrote(self, size: int) -> None:
         self._writes += 1
-        self._bytes += size + _FRAME_BYTES
+        self._bytes += size + _HEADER_BYTES
 
     def is_due(self) -> bool:
         """Asked once by every sync: whether a piece is to follow it."""
