@@ -300,6 +300,7 @@ def test_a_log_that_looks_odd_because_somebody_writes_it_is_locked_not_corrupt(p
         file.write(bytes(PIECE_BYTES) + b"x")  # as if read in two parts, the later one later
     with pytest.raises(DatabaseLocked, match="already open"):
         RocksStore.open(str(path))
+    assert log_files(path / "store")[-1].stat().st_size == size + PIECE_BYTES + 1  # and is left alone
     os.truncate(log_files(path / "store")[-1], size)
     write(store, {b"b": b"2"})
     store.close()

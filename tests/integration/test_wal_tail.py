@@ -21,7 +21,7 @@ SIZES = st.one_of(st.integers(1, 3000), st.integers(BLOCK - 60, BLOCK + 20), st.
 AHEAD = bytes(3 * BLOCK)
 
 
-def written(sizes: list[int]) -> tuple[bytes, list[int]]:
+def written(sizes: list[int], value: bytes = bytes(range(1, 256))) -> tuple[bytes, list[int]]:
     """The log, and where each record begins, and the last one ends."""
     directory = Path(tempfile.mkdtemp())
     try:
@@ -30,7 +30,7 @@ def written(sizes: list[int]) -> tuple[bytes, list[int]]:
         edges = [wal.stat().st_size]
         for number, size in enumerate(sizes):
             batch = WriteBatch(raw_mode=True)
-            batch.put(b"k%d" % number, bytes(1 + (number + at) % 255 for at in range(size)))
+            batch.put(b"k%d" % number, (value * (1 + size // len(value)))[:size])
             native.write(batch)
             edges.append(wal.stat().st_size)
         log = wal.read_bytes()
@@ -102,3 +102,13 @@ def test_a_record_that_others_follow_is_never_torn(sizes: list[int], data: st.Da
     if sectors:
         a, b = data.draw(st.sampled_from(sectors))
         assert torn_at(log[:a] + bytes(b - a) + log[b:] + AHEAD) is None
+
+
+def test_a_record_that_has_zeros_of_its_own_is_not_torn_by_its_kind() -> None:
+    """With a kind that claims to fill the block, in front of a record that is whole."""
+    log, edges = written([3000, 3000], value=b"\0")
+    for kind in (0, 2, 3, 9):
+        damaged = bytearray(log + AHEAD)
+        damaged[6] = kind
+        assert torn_at(bytes(damaged)) is None
+    assert torn_at(log[: edges[1]] + AHEAD) is None

@@ -252,13 +252,14 @@ def _leave_zero(native: Rdict) -> None:
 def _recover(path: Path, cache: Cache, families: list[str], acknowledged: int) -> Rdict:
     """Opens what is there; see "Recovery" above."""
     absolute, tolerant = DBRecoveryMode.absolute_consistency(), DBRecoveryMode.tolerate_corrupted_tail_records()
+    logs = log_files(path)
     try:
         _require_nothing_passed_over(path, cache)
         native = _open_native(path, cache, absolute, families)
     except Exception as error:
         if not isinstance(error, CorruptData) and not str(error).startswith("Corruption"):
             raise
-        if _is_torn_tail_cut(path, cache, families, acknowledged):
+        if _is_torn_tail_cut(path, logs, cache, families, acknowledged):
             native = _open_native(path, cache, absolute, families)
         elif isinstance(error, CorruptData):
             raise  # RocksDB would pass it over in either mode
@@ -297,16 +298,16 @@ def _require_unlocked(path: Path, cache: Cache) -> None:
             raise
 
 
-def _is_torn_tail_cut(path: Path, cache: Cache, families: list[str], acknowledged: int) -> bool:
+def _is_torn_tail_cut(path: Path, known: list[Path], cache: Cache, families: list[str], acknowledged: int) -> bool:
     """Cuts a torn record off the last log, if that is all that is wrong: then what is left opens, with all that must be there.
 
-    A copy is cut first, and looked at, so that nothing is changed before that is certain. Nobody else is in the way: what
-    was refused is not open, and once somebody opens it RocksDB begins another log.
+    A copy is cut first, and looked at, so that nothing is changed before that is certain. Nobody writes to these logs: they
+    were there before RocksDB had the lock and refused them, and whoever opens a database begins a log of his own.
     """
     logs = _read_logs(path)
     last = next((log for log in reversed(logs) if logs[log].strip(b"\0")), None)
     at = None if last is None else torn_at(logs[last])
-    if last is None or at is None:
+    if last is None or at is None or list(logs) != known:
         return False
     with tempfile.TemporaryDirectory(dir=path.parent, suffix=PARTIAL) as scratch:
         for log, content in logs.items():

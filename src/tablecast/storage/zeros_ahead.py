@@ -68,9 +68,8 @@ class ZerosAhead:
         descriptor = os.open(log, os.O_WRONLY)
         try:
             size = os.fstat(descriptor).st_size
-            if (
-                size > 0 and _free_bytes(descriptor) >= SPARE_BYTES
-            ):  # an empty one was just made, and may not be in use yet
+            is_in_use = size > 0  # an empty one was just made
+            if is_in_use and _free_bytes(descriptor) >= SPARE_BYTES:
                 os.pwrite(descriptor, _ZEROS, size)
         finally:
             os.close(descriptor)
