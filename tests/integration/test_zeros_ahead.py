@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,82 @@ def test_several_commits_to_a_sync_have_none(store: RocksStore, path: Path) -> N
         commit(store, number, syncs=number % 2)
     assert ahead(path) == 0
     store.close()
+
+
+# --- one at a time ------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """RocksDB, with the syncs counted."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.syncs = 0
+
+    def flush_wal(self, sync: bool) -> None:
+        self.syncs += 1
+        self._native.flush_wal(sync)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+
+@pytest.fixture
+def counted(store: RocksStore) -> Iterator[Counted]:
+    native = store._root
+    store._root = counted = Counted(native)
+    yield counted
+    store._root = native
+    store.close()
+
+
+def test_into_zeros_no_write_follows_another_that_is_not_durable(
+    store: RocksStore, path: Path, counted: Counted
+) -> None:
+    for number in range(2 * SYNCS_IN_A_ROW):
+        commit(store, number)
+    assert ahead(path) > 10_000
+    counted.syncs = 0
+    for number in range(10):
+        commit(store, 1000 + number, syncs=0)
+        assert counted.syncs == number  # the one before, each time
+    store.sync()
+    while ahead(path):
+        commit(store, 2000, 20_000, syncs=0)
+    before = counted.syncs
+    for number in range(10):
+        commit(store, 3000 + number, syncs=0)
+    assert counted.syncs == before  # the file grows again
+    assert ahead(path) == 0
+
+
+def test_who_no_longer_syncs_each_commit_uses_up_the_zeros_and_gets_no_more(
+    store: RocksStore, path: Path, counted: Counted
+) -> None:
+    for number in range(2 * SYNCS_IN_A_ROW):
+        commit(store, number)
+    for number in range(2000):
+        commit(store, number, syncs=int(number % (2 * SYNCS_IN_A_ROW) == 0))
+    assert ahead(path) == 0
+    counted.syncs = 0
+    for number in range(2000):
+        commit(store, number, syncs=0)
+    assert counted.syncs == 0
+
+
+def test_without_zeros_nothing_is_synced_that_nobody_asked_for(store: RocksStore, counted: Counted) -> None:
+    for number in range(3 * SYNCS_IN_A_ROW):
+        commit(store, number, syncs=0)
+    assert counted.syncs == 0
+
+
+def test_a_write_without_operations_uses_up_no_zeros(store: RocksStore, path: Path, counted: Counted) -> None:
+    for number in range(2 * SYNCS_IN_A_ROW):
+        commit(store, number)
+    for _ in range(30_000):
+        store.write(store.batch())
+        store._ahead.synced(1)
+    assert ahead(path) <= store._ahead._zeros
 
 
 # --- from file to file --------------------------------------------------------------------------------------
@@ -254,6 +332,7 @@ def test_sizes_in_any_order_are_all_there(store: RocksStore, path: Path) -> None
     draw = random.Random(5)
     for number in range(400):
         commit(store, number, draw.choice([20] * 40 + [5_000, 40_000, 400_000]), syncs=draw.choice([1] * 60 + [0, 2]))
+        assert number % 7 or ahead(path) <= max(0, store._ahead._zeros)  # never more than thought
     store.sync()
     shutil.copytree(path, path.with_name("killed"))
     store.close()

@@ -648,24 +648,29 @@ class RocksStore:
             self._require_writable()
             self._take_snapshots()
             native = batch.consume()
-            self._ahead.wrote(native.size_in_bytes())
+            size = native.size_in_bytes()
             try:
+                if self._ahead.must_sync_first:
+                    self._root.flush_wal(True)
+                    self._ahead.synced(self._ahead.unsynced, asked_for=False)
                 self._root.write(native)
             except Exception as error:
                 raise self._stop("write", error) from error
+            self._ahead.wrote(size)
 
     def sync(self) -> None:
         with self._syncing:
             self._require_writable()
-            is_due = self._ahead.is_due()
             try:
+                writes = self._ahead.unsynced
                 written = self._root.latest_sequence_number()
                 self._root.flush_wal(True)
                 self._watermark.advance(written)
             except Exception as error:
                 raise self._stop("sync", error) from error
-            if is_due:
-                with self._writing:
+            with self._writing:
+                self._ahead.synced(writes)
+                if self._ahead.is_due:
                     self._ahead.extend()
 
     def staging(self) -> str:

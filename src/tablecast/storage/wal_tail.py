@@ -15,10 +15,11 @@ such a header has lost something that nobody would hear of: `passes_over_somethi
 
 **A torn record** is one that was being written when the machine died. A disk writes sectors of 512 bytes, each entirely or
 not at all, in any order; those that were not written are still the zeros that were put there before. So a record is torn if
-a sector's part of it is all zeros, while a flipped bit leaves none. And it was not acknowledged, or none of its sectors would
-be missing; so it is the last one, since each commit is synced before the next is written. `torn_at` therefore asks for
-three things: all records before are whole, this one misses a sector, and no other record begins behind it. Whatever else
-is wrong with a log is damage.
+a sector's part of it is all zeros, while a flipped bit leaves none, or shows by the checksum that only the length is wrong.
+And it is the last one, since no record is written into zeros before the one in front of it is durable. `torn_at` therefore
+asks for three things: all records before are whole, this one misses a sector, and no other record begins behind it.
+Whatever else is wrong with a log is damage. What cannot be told from a torn record: damage to the last one if a sector of it
+was zeros anyway. Then only the watermark helps, if it is as new as the record.
 """
 
 from __future__ import annotations

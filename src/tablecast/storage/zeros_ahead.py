@@ -8,10 +8,13 @@ Its reader takes zeros for nothing, and it cuts them off when it is done with a 
 looks otherwise then: `wal_tail.py`.
 
 - **Never over anything.** Zeros are only written at the end that the file has, while nobody writes to the log. RocksDB goes
-  on where it was, at or before that end. What is counted here only says *when*, and may be wrong.
-- **Only for small commits of which each is synced.** A large one gains nothing, and would be written twice; and behind a
-  torn commit there must not be others (`wal_tail.py`). So zeros need a run of syncs, each of which made one small write
-  durable. That also keeps them out of databases that are only opened for a moment.
+  on where it was, at or before that end. What is counted here only says *when*.
+- **Only for small commits of which each is synced.** A large one gains nothing, and would be written twice. So zeros need a
+  run of syncs, each of which made one small write durable. That also keeps them out of databases that are only opened for a
+  moment, and mostly out of those that are synced by a clock.
+- **Behind a torn commit there is no other**; that is how it is told from damage. So no write goes into zeros while the one
+  before is not durable: it is synced first. Who syncs each commit never meets this, others do until the zeros are used up.
+  They are counted so that there are never more than thought.
 - **Nothing is kept open.** RocksDB changes to another file when it likes, and removes the old one. The newest is looked up
   for each piece; after a change commits do without zeros for less than one piece.
 - **It may fail.** A disk without room, a limit, an error: it is tried again when a piece's worth of commits has passed, and
@@ -33,32 +36,45 @@ SYNCS_IN_A_ROW = 32  # by then a piece is worth what it costs, even if nothing s
 SPARE_BYTES = 64 << 20  # of the disk: below, no zeros
 
 _ZEROS = bytes(PIECE_BYTES)
-_HEADER_BYTES = 7  # around each write; another one in each block it reaches into is not worth counting
+_HEADER_BYTES = 7  # RocksDB's, at the least, with each write
+_EMPTY_BYTES = 12  # a write without operations, which need not come to the log
 
 
 class ZerosAhead:
+    """Told of every write and sync, and asked by them. Whoever calls it keeps writes away meanwhile."""
+
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._writes = 0  # since the last sync began
+        self.unsynced = 0  # writes
         self._bytes = 0  # in them
         self._row = 0  # syncs of one small write each
-        self._room = 0  # bytes that may be written until the next piece is due
+        self._zeros = 0  # ahead of RocksDB, at the most
+
+    @property
+    def must_sync_first(self) -> bool:
+        """Whether a write would go into zeros behind another that is not durable."""
+        return self.unsynced > 0 and self._zeros > 0
 
     def wrote(self, size: int) -> None:
-        self._writes += 1
-        self._bytes += size + _HEADER_BYTES
+        self.unsynced += 1
+        self._bytes += size
+        if size > _EMPTY_BYTES:
+            self._zeros -= size + _HEADER_BYTES
 
+    def synced(self, writes: int, *, asked_for: bool = True) -> None:
+        """So many, of those that were unsynced when it began; or because `must_sync_first`, which is no reason for zeros."""
+        is_one_small = writes == 1 and self._bytes <= SMALL_COMMIT_BYTES
+        self._row = self._row + 1 if is_one_small and asked_for else 0
+        self.unsynced -= writes
+        self._bytes = 0
+
+    @property
     def is_due(self) -> bool:
-        """Asked once by every sync: whether a piece is to follow it."""
-        writes, size = self._writes, self._bytes
-        self._writes = self._bytes = 0
-        self._room -= size
-        self._row = self._row + 1 if writes == 1 and size <= SMALL_COMMIT_BYTES else 0
-        return self._room < SMALL_COMMIT_BYTES and self._row >= SYNCS_IN_A_ROW
+        return self._row >= SYNCS_IN_A_ROW and self._zeros < SMALL_COMMIT_BYTES
 
     def extend(self) -> None:
         """Adds a piece to the newest log. Nobody may write to it meanwhile."""
-        self._room = max(self._room, 0) + PIECE_BYTES
+        self._zeros = max(self._zeros, 0) + PIECE_BYTES
         try:
             self._append(log_files(self._store)[-1])
         except (OSError, IndexError):
