@@ -77,6 +77,18 @@ def test_a_cut_anywhere_is_where_the_record_began_or_nothing_of_ours(sizes: list
     assert torn_at(log[:cut]) is None  # a file that ends there: RocksDB tells that by itself
 
 
+@settings(max_examples=40, deadline=None)
+@given(sizes=st.lists(SIZES, min_size=1, max_size=5))
+def test_a_process_killed_between_two_parts_of_a_record_leaves_it_torn(sizes: list[int]) -> None:
+    """RocksDB hands headers and contents over one by one, or some of them together."""
+    log, edges = written(sizes)
+    start, end = after_filler(edges[-2]), edges[-1]
+    for header in [start, *range(start - start % BLOCK + BLOCK, end, BLOCK)]:
+        for cut in (header, header + 7):
+            if start < cut < end:
+                assert torn_at(log[:cut] + bytes(end - cut) + AHEAD) == edges[-2]
+
+
 @settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(SIZES, min_size=1, max_size=5), data=st.data(), ahead=st.sampled_from([b"", AHEAD]))
 def test_a_flipped_bit_is_never_torn(sizes: list[int], data: st.DataObject, ahead: bytes) -> None:

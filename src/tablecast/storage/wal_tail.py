@@ -118,9 +118,12 @@ def _is_zero(log: bytes, start: int, end: int) -> bool:
 def _misses_a_sector(log: bytes, header: int) -> bool:
     """Whether a sector of this fragment was never written: from its beginning, or the fragment's, to its end all zeros.
 
-    A header that tells nothing must itself be what is missing, or a part of it that is in the next sector.
+    A header that tells nothing must itself be what is missing, or a part of it that is in the next sector. And a process
+    that is killed may have handed over a header and nothing else.
     """
     end = _end(log, header) if _kind(log, header) else header + _HEADER.size
+    if header + _HEADER.size < end and _is_zero(log, header + _HEADER.size, end):
+        return header + _HEADER.size < len(log)
     starts = [header, *range(header - header % SECTOR + SECTOR, end, SECTOR)]
     return any(start < len(log) and _is_zero(log, start, start - start % SECTOR + SECTOR) for start in starts)
 
