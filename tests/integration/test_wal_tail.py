@@ -10,6 +10,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Options, Rdict, WriteBatch
@@ -62,6 +63,17 @@ def test_what_misses_sectors_begins_where_rocksdb_began_it(sizes: list[int], dat
         torn[a:b] = bytes(b - a)
     is_gone = not torn[start:].strip(b"\0")
     assert torn_at(bytes(torn)) == (None if is_gone else start)
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_a_header_of_which_a_part_is_missing(before: int) -> None:
+    """So many bytes of it are in front of a sector's end."""
+    _, [_, end] = written([1000])
+    first = 1000 + SECTOR - before - end % SECTOR
+    log, [_, start, end] = written([first, 900])
+    assert start % SECTOR == (SECTOR - before) % SECTOR
+    for a, b in parts(start, end):
+        assert torn_at(log[:a] + bytes(b - a) + log[b:] + AHEAD) == start
 
 
 @settings(max_examples=40, deadline=None)

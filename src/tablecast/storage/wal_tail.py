@@ -86,7 +86,9 @@ def _kind(log: bytes, header: int) -> int:
     """0 if that, or the length, is none that a fragment can have."""
     if header + _HEADER.size > len(log):
         return 0
-    _, length, kind = _HEADER.unpack_from(log, header)
+    checksum, length, kind = _HEADER.unpack_from(log, header)
+    if checksum == 0 and SECTOR - header % SECTOR in (5, 6):
+        return 0  # the sector that ends in the length, or behind it, is missing, and only the kind is there
     fits = header + _HEADER.size + length <= _block_end(header)
     return int(kind) if fits and WHOLE <= kind <= LAST else 0
 
