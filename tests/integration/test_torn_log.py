@@ -289,6 +289,16 @@ def test_a_torn_log_that_another_follows_is_refused(image: Image, path: Path) ->
     assert (path / "store" / image.wal).read_bytes() == torn
 
 
+def test_a_torn_log_behind_one_with_a_gap_is_refused(image: Image, path: Path) -> None:
+    torn = image.without(image.sectors()[1:])
+    image.copy(path, torn)
+    some = image.log[: record_starts(image.log)[3]]
+    (path / "store" / "000002.log").write_bytes(some + bytes(BLOCK - len(some)) + some)
+    with pytest.raises(CorruptData, match="goes on behind a gap"):
+        RocksStore.open(str(path))
+    assert (path / "store" / image.wal).read_bytes() == torn
+
+
 # --- who has it open ----------------------------------------------------------------------------------------
 
 

@@ -316,6 +316,8 @@ def _is_torn_tail_cut(path: Path, known: list[Path], cache: Cache, families: lis
     at = None if last is None else torn_at(logs[last])
     if last is None or at is None or list(logs) != known:
         return False
+    if any(passes_over_something(content) for log, content in logs.items() if log != last):
+        return False  # the look would not tell
     with tempfile.TemporaryDirectory(dir=path.parent, suffix=PARTIAL) as scratch:
         for log, content in logs.items():
             Path(scratch, log.name).write_bytes(content[:at] if log == last else content)
