@@ -166,8 +166,7 @@ class Watermark:
 
     def advance(self, sequence: int) -> None:
         """Only ever called with what is durable, in ascending order."""
-        self._file.seek(0)
-        self._file.write(_pack(sequence))
+        os.pwrite(self._file.fileno(), _pack(sequence), 0)
 
     def close(self) -> None:
         os.fsync(self._file.fileno())
