@@ -370,32 +370,16 @@ def _refusal(error: Exception, path: Path) -> Exception:
 
 
 class RocksSnapshot:
-    """Every family at one moment; why getting and scanning differ is told in "Reading" above.
+    """Every family at one moment; why getting and scanning differ is told in "Reading" above."""
 
-    What it holds of RocksDB is taken when it is first read, or before the next write, which comes to the same: a commit is
-    told to who waits for it without waiting for its snapshot.
-    """
-
-    def __init__(self, path: Path, natives: Mapping[Family, Rdict], writing: threading.Lock) -> None:
+    def __init__(
+        self, path: Path, gets: Mapping[Family, Callable[[bytes], bytes]], views: Mapping[Family, View]
+    ) -> None:
         self._path = path
-        self._natives = natives  # as long as it has taken nothing
-        self._writing = writing
-        self._gets = PerFamily[Callable[[bytes], bytes]](path, {})
-        self._views = PerFamily[View](path, {})
-
-    def take(self) -> None:
-        """To be called while nobody writes: that makes one native snapshot and one iterator per family one moment."""
-        natives, self._natives = self._natives, {}
-        self._views.update({family: View(self._path, native.iter()) for family, native in natives.items()})
-        self._gets.update({family: native.snapshot().__getitem__ for family, native in natives.items()})
-
-    def _take_now(self) -> None:
-        with self._writing:
-            self.take()
+        self._gets = PerFamily(path, gets)
+        self._views = PerFamily(path, views)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        if self._natives:
-            self._take_now()
         try:
             return self._gets[family](key)
         except TablecastError:
@@ -417,12 +401,9 @@ class RocksSnapshot:
         reverse: bool = False,
         floor: bool = False,
     ) -> Iterator[Row]:
-        if self._natives:
-            self._take_now()
         return Scan(self._views[family], start, end, reverse, floor, owner=self).rows(_AHEAD[family])
 
     def drop(self) -> None:
-        self._natives = {}
         self._gets.clear()
         for view in self._views.values():
             view.drop()
@@ -565,7 +546,6 @@ class RocksStore:
         self._gets = PerFamily(path, {f: native.get for f, native in self._families.items()})
         self._handles = PerFamily(path, {f: root.get_column_family_handle(f.value) for f in Family})
         self._readers: weakref.WeakSet[View | RocksSnapshot] = weakref.WeakSet()
-        self._untaken: list[RocksSnapshot] = []  # since the last write
         self._failure: StorageFailure | None = None
         self._ahead = ZerosAhead(path / STORE)
         self._writing = threading.Lock()  # short: a write, or the making of a view or snapshot between writes
@@ -614,20 +594,15 @@ class RocksStore:
         return Scan(view, start, end, reverse, floor).rows(_AHEAD[family])
 
     def snapshot(self, *families: Family) -> RocksSnapshot:
+        # One native snapshot and one iterator per family: that no write comes between makes them one moment.
         with self._writing:
             self._require_open()
-            natives = {family: self._families[family] for family in families or Family}
-            snapshot = RocksSnapshot(self._path, natives, self._writing)
+            natives = [(family, self._families[family]) for family in families or Family]
+            views = {family: View(self._path, native.iter()) for family, native in natives}
+            gets = {family: native.snapshot().__getitem__ for family, native in natives}
+            snapshot = RocksSnapshot(self._path, gets, views)
             self._readers.add(snapshot)
-            self._untaken.append(snapshot)
         return snapshot
-
-    def _take_snapshots(self) -> None:
-        """Before anything changes."""
-        if self._untaken:
-            for snapshot in self._untaken:
-                snapshot.take()
-            self._untaken.clear()
 
     def size_bytes(self) -> int:
         self._require_open()
@@ -638,9 +613,7 @@ class RocksStore:
     # writing
 
     def batch(self) -> RocksBatch:
-        with self._writing:
-            self._require_open()
-            self._take_snapshots()  # already: when it is written, somebody waits
+        self._require_open()
         return RocksBatch(self._handles)
 
     def write(self, batch: Batch) -> None:
@@ -648,7 +621,6 @@ class RocksStore:
             raise TypeError(f"a batch made by this store is needed, not {type(batch).__name__}")
         with self._writing:
             self._require_writable()
-            self._take_snapshots()
             native = batch.consume()
             size = native.size_in_bytes()
             try:
@@ -693,7 +665,6 @@ class RocksStore:
             try:
                 native.flush()
                 with self._writing:
-                    self._take_snapshots()
                     _ingest(native, paths)
             except Exception as error:
                 raise self._stop("ingest", error) from error
@@ -736,7 +707,6 @@ class RocksStore:
             natives = [*self._families.values(), self._root]
             for table in (self._families, self._gets, self._handles):
                 table.clear()
-            self._untaken.clear()
             for reader in list(self._readers):
                 reader.drop()
             self._close_all(natives)
