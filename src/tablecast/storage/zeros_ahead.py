@@ -28,9 +28,7 @@ from pathlib import Path
 
 from tablecast.storage.wal_tail import log_files
 
-PIECE_BYTES = (
-    256 << 10
-)  # of 64 KiB, 256 KiB and 1 MiB the one that made commits of every size quicker, and none much slower
+PIECE_BYTES = 256 << 10  # of 64 KiB, 256 KiB and 1 MiB what made commits of every size quicker, and none much slower
 SMALL_COMMIT_BYTES = PIECE_BYTES // 8
 SYNCS_IN_A_ROW = 32  # by then a piece is worth what it costs, even if nothing small comes after
 SPARE_BYTES = 64 << 20  # of the disk: below, no zeros
