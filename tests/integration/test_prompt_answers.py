@@ -44,25 +44,35 @@ def server() -> Iterator[ServerThread]:
         yield running
 
 
+class Prepared:
+    """Called, it waits until so many more answers are ready."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ready = threading.Semaphore(0)
+
+    def one(self) -> None:
+        self.count += 1
+        self._ready.release()
+
+    def __call__(self, count: int) -> None:
+        for _ in range(count):
+            assert self._ready.acquire(timeout=ANSWER_SECONDS)
+
+
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Waits until so many answers are ready."""
-    ready = threading.Semaphore(0)
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    found = Prepared()
     take = PromptReader.take
 
     def counted(self: PromptReader, commit: Commit) -> Held | None:
         held = take(self, commit)
         if held is not None:
-            ready.release()
+            found.one()
         return held
 
     monkeypatch.setattr(PromptReader, "take", counted)
-
-    def wait(count: int) -> None:
-        for _ in range(count):
-            assert ready.acquire(timeout=ANSWER_SECONDS)
-
-    return wait
+    return found
 
 
 class Reader:
@@ -160,7 +170,7 @@ def writing(server: ServerThread, *, at: str = "before_sync", number: int = 1) -
             writer.join()
 
 
-def test_nothing_is_said_before_the_disk_has_answered(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_nothing_is_said_before_the_disk_has_answered(server: ServerThread, prepared: Prepared) -> None:
     with readers(server, 2) as (one, other), writing(server) as gate:
         prepared(2)
         assert not one.is_told
@@ -171,7 +181,7 @@ def test_nothing_is_said_before_the_disk_has_answered(server: ServerThread, prep
         assert server.sql("SELECT count(*) FROM app.orders")[0]["rows"] == [["1"]]
 
 
-def test_who_was_told_sees_the_row_at_once(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_who_was_told_sees_the_row_at_once(server: ServerThread, prepared: Prepared) -> None:
     """What is told is published before: the answer is there while the writer still waits for its own."""
     with readers(server, 1) as (reader,), writing(server, at="before_ack"):
         assert reader.offsets() == [0]
@@ -179,7 +189,7 @@ def test_who_was_told_sees_the_row_at_once(server: ServerThread, prepared: Calla
     prepared(1)
 
 
-def test_a_commit_that_fails_is_told_to_nobody(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_a_commit_that_fails_is_told_to_nobody(server: ServerThread, prepared: Prepared) -> None:
     gate = Gate()
 
     def fail() -> None:
@@ -207,7 +217,7 @@ def test_a_store_that_fails_to_write_is_told_to_nobody(server: ServerThread) -> 
 
 @pytest.mark.parametrize("prompt", [0, 2, 100])
 def test_all_of_many_readers_are_answered(
-    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, prompt: int
+    server: ServerThread, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, prompt: int
 ) -> None:
     monkeypatch.setattr(waiting, "PROMPT_READERS", prompt)
     with readers(server, 12) as all_of_them:
@@ -220,7 +230,7 @@ def test_all_of_many_readers_are_answered(
         assert [reader.offsets() for reader in all_of_them] == [[0]] * 12
 
 
-def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, prepared: Prepared) -> None:
     with readers(server, 1) as (reader,), writing(server) as gate:
         prepared(1)
         reader.ask(start={"type": "Latest"}, timeout_seconds=0)
@@ -231,6 +241,17 @@ def test_requests_sent_ahead_are_answered_in_their_order(server: ServerThread, p
         assert reader.offsets() == [0]
         assert reader.answer()["messages"] == []
         assert len(reader.answer()["messages"]) == 1
+
+
+def test_only_so_many_have_a_descriptor_more(
+    server: ServerThread, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PROMPT_READERS_IN_ALL", 1)
+    for number in (1, 2):  # who has gone makes room
+        with readers(server, 1) as (one,), readers(server, 1, topic="app.others") as (other,):
+            server.sql(f"INSERT INTO app.orders VALUES ({number}, 'x')")
+            assert len(one.offsets()) == len(other.offsets()) == 1
+        assert prepared.count == number
 
 
 @pytest.mark.parametrize("prompt", [0, 4])
@@ -247,7 +268,7 @@ def test_a_connection_that_is_to_be_closed_is_answered_first(
 @pytest.mark.parametrize("accept", ["application/json", "application/msgpack"])
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
 def test_the_answer_is_the_one_that_the_loop_would_give(
-    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, accept: str, connection: str
+    server: ServerThread, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, accept: str, connection: str
 ) -> None:
     """Byte for byte, but for when it was asked."""
     head = f"Accept: {accept}\r\nConnection: {connection}\r\nX-Request-Id: mine\r\n"
@@ -265,7 +286,7 @@ def without_date(answer: bytes) -> list[bytes]:
     return [line for line in answer.split(b"\r\n") if not line.startswith(b"date: ")]
 
 
-def test_who_begins_to_wait_meanwhile_is_woken(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_who_begins_to_wait_meanwhile_is_woken(server: ServerThread, prepared: Prepared) -> None:
     with readers(server, 1) as (early,), writing(server) as gate:
         prepared(1)
         with readers(server, 1, partition_id=0) as (late,):  # in a line of its own
@@ -274,7 +295,7 @@ def test_who_begins_to_wait_meanwhile_is_woken(server: ServerThread, prepared: C
 
 
 def test_who_was_answered_is_not_woken_to_look(
-    server: ServerThread, prepared: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    server: ServerThread, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[int] = []
     monkeypatch.setattr(waiting.Waiting, "_wake", lambda self, topic_id: woken.append(topic_id))
@@ -285,9 +306,7 @@ def test_who_was_answered_is_not_woken_to_look(
     assert woken == []
 
 
-def test_a_wait_that_ends_while_its_answer_is_ready_ends_with_it(
-    server: ServerThread, prepared: Callable[[int], None]
-) -> None:
+def test_a_wait_that_ends_while_its_answer_is_ready_ends_with_it(server: ServerThread, prepared: Prepared) -> None:
     """The server drains, which answers who waits with nothing; but this one has something."""
     with readers(server, 1) as (reader,), writing(server) as gate:
         prepared(1)
@@ -298,7 +317,7 @@ def test_a_wait_that_ends_while_its_answer_is_ready_ends_with_it(
         assert reader.offsets() == [0]
 
 
-def test_a_reader_that_goes_away_meanwhile_harms_nobody(server: ServerThread, prepared: Callable[[int], None]) -> None:
+def test_a_reader_that_goes_away_meanwhile_harms_nobody(server: ServerThread, prepared: Prepared) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -32,7 +32,7 @@ from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.rows import Written
 from tablecast.engine.verify import Progress, VerifyReport
-from tablecast.errors import Overloaded
+from tablecast.errors import Overloaded, TablecastError
 from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
@@ -271,9 +271,14 @@ class AsyncSession:
         if prompt is not None:
             read = functools.partial(read_now, self._engine, topic, request)
             reader = PromptReader(asyncio.get_running_loop(), prompt, read)
-        found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
-        if reader is None or reader.close():
-            return Told(found, False)
+        try:
+            found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
+        except TablecastError:
+            if reader is None or reader.close():
+                raise
+        else:
+            if reader is None or reader.close():
+                return Told(found, False)
         return Told(await reader.given(), True)
 
     async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:

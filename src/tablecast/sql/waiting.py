@@ -21,6 +21,7 @@ from tablecast.engine.engine import Engine
 from tablecast.sql.prompt import PromptReader
 
 PROMPT_READERS = 4  # of one topic; the thread that commits takes some fifty microseconds for each
+PROMPT_READERS_IN_ALL = 64  # each has a file descriptor more than others
 LineKey = tuple[str | None, int | None]  # group and partition; no group: readers that all want everything
 
 
@@ -78,6 +79,7 @@ class Waiting:
         self._loop = loop
         self._topics: dict[int, _Topic] = {}
         self._stirred: set[int] = set()  # topics with a wake-up on its way to the loop
+        self._prompts = 0
         self.count = 0
 
     @property
@@ -97,11 +99,15 @@ class Waiting:
         waiter = Waiter(self._loop)
         topic.lines.setdefault(key, deque()).append(waiter)
         topic.count += 1
-        if prompt is not None and len(topic.prompt) < PROMPT_READERS and prompt.open(waiter.wake):
+        if prompt is not None and self._has_room_for_prompt(topic) and prompt.open(waiter.wake):
             waiter.prompt = prompt
             topic.prompt += (prompt,)
+            self._prompts += 1
         self.count += 1
         return waiter
+
+    def _has_room_for_prompt(self, topic: _Topic) -> bool:
+        return len(topic.prompt) < PROMPT_READERS and self._prompts < PROMPT_READERS_IN_ALL
 
     def is_first(self, topic_id: int, key: LineKey, waiter: Waiter) -> bool:
         return self._topics[topic_id].lines[key][0] is waiter
@@ -115,6 +121,7 @@ class Waiting:
         if waiter.prompt is not None:
             waiter.prompt.close()
             topic.prompt = tuple(reader for reader in topic.prompt if reader is not waiter.prompt)
+            self._prompts -= 1
         self.count -= 1
         if line:
             if was_first:
