@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tablecast.errors import CorruptData, DatabaseLocked
+from tablecast.storage import rocks
 from tablecast.storage.base import Family
 from tablecast.storage.home import Watermark
 from tablecast.storage.rocks import RocksStore
@@ -318,6 +319,27 @@ def test_a_log_that_looks_odd_because_somebody_writes_it_is_locked_not_corrupt(p
 
 
 # --- evidence -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_process_leaves_that_dies_while_it_looks_is_removed(
+    image: Image, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(image.path, path)
+    (path / "store" / image.wal).write_bytes(image.without(image.sectors()[:1]))
+    left: list[Path] = []
+
+    def dies(*_: object, **__: object) -> None:
+        left.extend(file for file in path.iterdir() if file.name.startswith("look-"))
+        shutil.copytree(left[0], path / "look-dead.partial")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocks, "_require_acknowledged", dies)
+        with pytest.raises(KeyboardInterrupt):
+            contents(path)
+    assert (path / "look-dead.partial").exists()
+    assert contents(path) == ACKNOWLEDGED
+    assert [file for file in path.iterdir() if file.name.startswith("look-")] == []
 
 
 def test_nothing_is_cut_before_it_is_certain_that_the_store_opens(

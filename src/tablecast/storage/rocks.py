@@ -115,6 +115,7 @@ _FILES_BEFORE_STOPPING = 4096
 # kilobytes; one of CHANGES may be.
 _AHEAD = {family: {Family.LOG: 1, Family.CHANGES: 8}.get(family, 64) for family in Family}
 
+_LOOK = "look-"  # copies of logs that are looked at without their end
 _SHUTTING_DOWN = "Shutdown in progress"  # how a flush is refused when RocksDB ends
 _NO_SUCH_KEY = "key not found"  # all that tells a missing key from trouble when a native snapshot is read
 
@@ -242,6 +243,8 @@ def _open(home: Home) -> Rdict:
                 native.create_column_family(name, _family_options(cache))
         home.raise_format()
         _leave_zero(native)
+        for left in home.path.glob(f"{_LOOK}*{PARTIAL}"):  # by a process that died while it looked
+            shutil.rmtree(left, ignore_errors=True)
     except Exception as error:
         native.close()
         raise _refusal(error, home.path) from error
@@ -318,7 +321,7 @@ def _is_torn_tail_cut(path: Path, known: list[Path], cache: Cache, families: lis
         return False
     if any(passes_over_something(content) for log, content in logs.items() if log != last):
         return False  # the look would not tell
-    with tempfile.TemporaryDirectory(dir=path.parent, suffix=PARTIAL) as scratch:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=_LOOK, suffix=PARTIAL) as scratch:
         for log, content in logs.items():
             Path(scratch, log.name).write_bytes(content[:at] if log == last else content)
         mode = DBRecoveryMode.absolute_consistency()
