@@ -1,7 +1,9 @@
 """From the moment of a commit to the moment a consumer that waits has its message.
 
 Each side says itself when it committed, on the machine's clock, and at the same place of its work: when the commit record is made,
-right before it is written and synced. PostgreSQL keeps that time (`track_commit_timestamp`); tablecast is told to keep it here:
+right before it is written and synced. What tablecast did before that for the waiting consumer, which is to render its answer, is
+not in this time; it is in the one from the sending of the write (waking.py). PostgreSQL keeps the time of a commit
+(`track_commit_timestamp`); tablecast is told to keep it here:
 
     python -m bench.server.committed DIRECTORY PORT FILE      a server that writes the time of every commit to FILE when it ends
 """

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import tablecast
+from integration.raw_store import contents, write
 from tablecast.errors import (
     BackupError,
     CorruptData,
@@ -94,21 +95,6 @@ def flushed_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "db"
-
-
-def write(store: RocksStore, entries: dict[bytes, bytes]) -> None:
-    batch = store.batch()
-    for key, value in entries.items():
-        batch.put(ROWS, key, value)
-    store.write(batch)
-
-
-def contents(path: Path) -> dict[bytes, bytes]:
-    store = RocksStore.open(str(path), create=False)
-    try:
-        return dict(store.scan(ROWS))
-    finally:
-        store.close()
 
 
 def newest(path: Path, pattern: str) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.raw_store import contents, write
 from tablecast.errors import CorruptData, DatabaseLocked
 from tablecast.storage import rocks
 from tablecast.storage.base import Family
@@ -28,21 +29,6 @@ from tablecast.storage.zeros_ahead import PIECE_BYTES, SYNCS_IN_A_ROW
 ROWS = Family.ROWS
 COUNT = SYNCS_IN_A_ROW + 20
 ACKNOWLEDGED = {b"%04d" % number: random.Random(number).randbytes(1000) for number in range(COUNT)}  # more than a block
-
-
-def write(store: RocksStore, entries: dict[bytes, bytes]) -> None:
-    batch = store.batch()
-    for key, value in entries.items():
-        batch.put(ROWS, key, value)
-    store.write(batch)
-
-
-def contents(path: Path) -> dict[bytes, bytes]:
-    store = RocksStore.open(str(path), create=False)
-    try:
-        return dict(store.scan(ROWS))
-    finally:
-        store.close()
 
 
 class Image:

@@ -138,15 +138,13 @@ async def consume(call: Call) -> Response:
         call.services.metrics.messages_out(_full_name(call, request), stored.count)
         return Response(encode_consumed(stored), media_type=LOG)
     told = await _found(call, request, _consumed)
+    if told.is_given:
+        call.was_given()  # first: whatever is answered from here on, nobody is to hear it
     found = told.consumed
     call.services.metrics.messages_out(_full_name(call, request), len(found.messages))
     if len(found.messages) > LARGE_MESSAGES:
-        response = await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
-    else:
-        response = _rendered(found, wanted)
-    if told.is_given:
-        call.was_given()
-    return response
+        return await asyncio.get_running_loop().run_in_executor(None, _rendered, found, wanted)
+    return _rendered(found, wanted)
 
 
 async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:

@@ -32,7 +32,7 @@ from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.rows import Written
 from tablecast.engine.verify import Progress, VerifyReport
-from tablecast.errors import Overloaded, TablecastError
+from tablecast.errors import Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
@@ -273,7 +273,7 @@ class AsyncSession:
             reader = PromptReader(asyncio.get_running_loop(), prompt, read)
         try:
             found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
-        except TablecastError:
+        except Exception:
             if reader is None or reader.close():
                 raise
         else:
