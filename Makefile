@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all compare-load soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
+.PHONY: help demo test fuzz test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all compare-load soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -33,6 +33,10 @@ demo: $(READY) ## the main job end to end; on a terminal the server stays up, wi
 test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: make test-spark)
 	@tools/ensure-chromium || true
 	@$(BIN)/python -m pytest -n 2 -q -m "not long" $(ARGS)
+
+fuzz: $(READY) java mosquitto ## new examples for every property test, for 10 minutes or FOR=seconds
+	@end=$$((SECONDS + $(or $(FOR),600))); while [ $$SECONDS -lt $$end ]; do seed=$$RANDOM$$RANDOM; \
+	  $(BIN)/python -m pytest -n 2 -q -m "hypothesis and not long" --hypothesis-profile=fuzz --hypothesis-seed=$$seed $(ARGS) || exit; done
 
 test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
@@ -105,8 +109,8 @@ docs: $(READY) ## make the docs a site in build/site, and check every link, comm
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@$(BIN)/python -m pytest -q tests/docs
 
-console: ## build the console anew into the package (needs node 20.19 or newer)
-	@tools/ensure-node
+console: export PATH := $(CURDIR)/$(BIN):$(PATH)
+console: $(READY) ## build the console anew into the package
 	@cd console && npm ci --silent && npm run --silent build
 
 pictures: $(READY) ## take the pictures of the console that the docs show

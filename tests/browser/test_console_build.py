@@ -1,6 +1,6 @@
 """The console built anew is the one in the package, byte for byte, and its logic holds.
 
-Needs what `make console` installs. Where CI is set it is installed here, from the lock file.
+The packages that the build needs are installed from the lock file.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from stage import NODE, program, with_node
 
 ROOT = Path(__file__).parents[2]
 CONSOLE = ROOT / "console"
 INSTALLED = CONSOLE / "node_modules" / ".package-lock.json"  # npm writes it last
+NPM = NODE.parent / "lib/node_modules/npm/bin/npm-cli.js"
 BUNDLE = ROOT / "src/tablecast/server/console_bundle"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def node() -> None:
-    if subprocess.run([ROOT / "tools/ensure-node"], capture_output=True).returncode:
-        pytest.skip("the console is built with node 20.19 or newer")
+def packages() -> None:
     with (CONSOLE / "package-lock.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
-        if INSTALLED.exists():
-            return
-        if "CI" not in os.environ:
-            pytest.skip("what the console is built with is not installed: make console")
-        npm("ci")
+        if not INSTALLED.exists():
+            npm("ci")
 
 
 def npm(*words: str, **environment: str) -> None:
     ran = subprocess.run(
-        ["npm", "--silent", *words],
+        [program("node"), NPM, "--silent", *words],
         cwd=CONSOLE,
-        env={**os.environ, **environment},
+        env={**os.environ, "PATH": with_node(), **environment},
         capture_output=True,
         text=True,
     )

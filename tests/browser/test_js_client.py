@@ -280,13 +280,7 @@ def metric(server: Address, name: str) -> float:
 
 
 def test_nodes_own_websocket(server: ServerThread) -> None:
-    """Where it has one: from 22 on, and before that if it is asked to."""
-    node, flag = program("node"), "--experimental-websocket"
-    has = subprocess.run([node, "-e", "process.exit('WebSocket' in globalThis ? 0 : 1)"], check=False).returncode == 0
-    known = subprocess.run([node, flag, "-e", "0"], check=False, capture_output=True).returncode == 0
-    if not (has or known):
-        pytest.skip("this node has no WebSocket of its own")
-    with Node(node, *([] if has else [flag])) as stage:
+    with Node(program("node")) as stage:
         watch(stage, server, NOTES)
         server.sql("INSERT INTO app.notes VALUES (1, 'a', 'x')")
         assert rows_when(stage, "table.get(1)") == selected(server, NOTES)

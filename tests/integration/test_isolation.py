@@ -182,7 +182,7 @@ def larger(queries: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds("WITH c AS ({}) SELECT c.id, d.body, c.n FROM c, c AS d".format, queries),
         st.builds("WITH notes AS ({}) SELECT id, body, n FROM notes".format, queries),
         st.builds("SELECT count(*) AS id, max(body) AS body, sum(n) AS n FROM {} AS p".format, part),
-        st.builds("SELECT id, lag(body) OVER (ORDER BY id, n) AS body, n FROM {} AS p".format, part),
+        st.builds("SELECT id, lag(body) OVER (ORDER BY id, n, body) AS body, n FROM {} AS p".format, part),
         st.builds("SELECT id, (SELECT max(body) FROM {} AS s) AS body, n FROM {} AS p".format, part, part),
     )
 
