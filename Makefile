@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz test-spark test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all compare-load soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
+.PHONY: help demo test fuzz test-spark test-speed test-wheel dist fixture check bench bench-server bench-spark bench-live bench-edge bench-all compare-load soak edge-sim edge-kill docs console pictures crash crash-server crash-spark live-race live-storm java mosquitto lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -32,14 +32,17 @@ demo: $(READY) ## the main job end to end; on a terminal the server stays up, wi
 
 test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: make test-spark)
 	@tools/ensure-chromium || true
-	@$(BIN)/python -m pytest -n 2 -q -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -q -m "not long and not speed" $(ARGS)
 
 fuzz: $(READY) java mosquitto ## new examples for every property test, for 10 minutes or FOR=seconds
 	@end=$$((SECONDS + $(or $(FOR),600))); while [ $$SECONDS -lt $$end ]; do seed=$$RANDOM$$RANDOM; \
-	  $(BIN)/python -m pytest -n 2 -q -m "hypothesis and not long" --hypothesis-profile=fuzz --hypothesis-seed=$$seed $(ARGS) || exit; done
+	  $(BIN)/python -m pytest -n 2 -q -m "hypothesis and not long and not speed" --hypothesis-profile=fuzz --hypothesis-seed=$$seed $(ARGS) || exit; done
 
 test-spark: $(READY) java ## all tests with Spark, also those that kill programs and clusters
 	@$(BIN)/python -m pytest -q tests/spark $(ARGS)
+
+test-speed: $(READY) ## the tests that judge speed, one by one: for a quiet machine
+	@$(BIN)/python -m pytest -q -m speed $(ARGS)
 
 test-wheel: $(READY) ## build the wheel, install it into a fresh environment (needs a package index), and use it; make demo from a clone
 	@$(BIN)/python -m pytest -q tests/packaging $(ARGS)

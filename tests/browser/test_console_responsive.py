@@ -135,6 +135,7 @@ def measured(console: Console, server: ServerThread, place: Place) -> Measured:
     return Measured(rate, worst(busy), worst(quiet))
 
 
+@pytest.mark.speed
 @pytest.mark.parametrize("name", PLACES)
 def test_it_stays_responsive_while_5000_changes_a_second_flow(
     console: Console, console_server: ServerThread, name: str

@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tablecast.client.values import from_extension
 
-SECONDS = 30.0  # to wait for what must come; it takes milliseconds
+SECONDS = 120.0  # to wait for what must come; it takes milliseconds
 KEY = b64encode(b"sixteen bytes ok").decode()
 
 

@@ -103,11 +103,11 @@ def parked(server: Address) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     """Looks again and again: what is waited for is another process's doing, which tells nobody."""
     pause = threading.Event()
-    for _ in range(3_000):
+    for _ in range(12_000):
         if condition():
             return
         pause.wait(0.01)
-    raise AssertionError("it did not become true in 30 seconds")
+    raise AssertionError("it did not become true in 120 seconds")
 
 
 # --- who does not read ------------------------------------------------------------------------------------------

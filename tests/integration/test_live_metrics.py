@@ -52,7 +52,7 @@ def test_two_readers_of_one_query_are_two_deliveries_of_one_encoding(server: Ser
     assert told["deliveries_total"] == 2
     assert told["encodings_total"] == 1
     assert told["evaluations_total"] == 1
-    assert 0 < told["evaluation_seconds_total"] < 1
+    assert told["evaluation_seconds_total"] > 0
     assert after["behind_commits"] == 0
 
 

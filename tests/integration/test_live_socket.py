@@ -62,7 +62,7 @@ def connections(server: ServerThread) -> float:
     return float(line.split()[1])
 
 
-def eventually(is_so: Callable[[], Any], seconds: float = 30.0) -> None:
+def eventually(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"

@@ -101,7 +101,7 @@ def connections(server: ServerThread) -> float:
 
 
 def eventually(is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"
         time.sleep(0.005)

@@ -78,6 +78,7 @@ def seconds_of_misses(path: Path, rows: int) -> float:
     return min(took)
 
 
+@pytest.mark.speed
 def test_a_key_that_is_not_there_is_found_missing_as_quickly_among_many(tmp_path: Path) -> None:
     """Every insert asks for one. A filter that no cache can hold would be read from its file each time."""
     few, many = (seconds_of_misses(tmp_path / str(rows), rows) for rows in (FEW, MANY))

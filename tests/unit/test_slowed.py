@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from bench.spark.slowed import slowed
 
 SHARE = 0.2
@@ -37,6 +38,7 @@ def worked(*processes: subprocess.Popen[str]) -> list[float]:
     return [float(process.stdout.readline()) for process in processes if process.stdout is not None]
 
 
+@pytest.mark.speed
 def test_each_gets_its_share_and_goes_on_as_before_afterwards() -> None:
     """Others may be at work here: they take from it, and make turns longer than they should be."""
     with started() as one, started() as other:
