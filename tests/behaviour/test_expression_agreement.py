@@ -949,6 +949,7 @@ def random_expressions(count: int) -> list[str]:
     return list(drawn)
 
 
+@pytest.mark.hypothesis
 def test_what_a_task_computes_on_spark_is_what_the_row_form_gives(spark: SparkSession, hundred_rows: Rows) -> None:
     from pyspark import cloudpickle
 

@@ -88,6 +88,7 @@ def _operations() -> list[Any]:
     return [found.ok() for found in schema.get_all_operations()]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("operation", _operations(), ids=lambda operation: operation.label)
 def test_a_fuzzer_finds_no_lie(server: ServerThread, operation: Any) -> None:
     """Requests as the description allows them: none makes the server fail, and every answer is one that it names."""
@@ -101,6 +102,7 @@ def _refusable() -> list[Any]:
     return [operation for operation in _operations() if takes[operation.label]]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("operation", _refusable(), ids=lambda operation: operation.label)
 def test_nor_with_what_the_description_does_not_allow(server: ServerThread, operation: Any) -> None:
     _fuzz(server, operation, GenerationMode.NEGATIVE, WRONG_EXAMPLES)
