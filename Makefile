@@ -32,7 +32,7 @@ demo: $(READY) ## the main job end to end; on a terminal the server stays up, wi
 
 test: $(READY) java mosquitto ## run the tests (but for the longest with Spark: make test-spark)
 	@tools/ensure-chromium || true
-	@$(BIN)/python -m pytest -n 2 -q -m "not long and not speed" $(ARGS)
+	@$(BIN)/python -m pytest -n 4 -q -m "not long and not speed" $(ARGS)
 
 fuzz: $(READY) java mosquitto ## new examples for every property test, for 10 minutes or FOR=seconds
 	@end=$$((SECONDS + $(or $(FOR),600))); while [ $$SECONDS -lt $$end ]; do seed=$$RANDOM$$RANDOM; \

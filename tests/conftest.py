@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "tablecast",
+    max_examples=50,  # of each property; `make fuzz` draws more
     deadline=None,  # a slow machine is not a wrong program
     derandomize=True,
     print_blob=True,  # what to paste into @reproduce_failure
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("fuzz", settings.get_profile("tablecast"), derandomize=False, database=None)
+settings.register_profile("fuzz", settings.get_profile("tablecast"), max_examples=100, derandomize=False, database=None)
 settings.register_profile("thorough", settings.get_profile("fuzz"), max_examples=2_000)
 settings.load_profile("tablecast")
 

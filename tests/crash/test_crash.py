@@ -17,10 +17,8 @@ LIVES = {
     2: ("fsync", ["before_ack", "during_retention", RANDOM, "during_drop", "during_checkpoint", "during_open"]),
     3: ("fsync", ["during_open", "during_checkpoint", "during_drop", RANDOM, "during_retention", "before_ack"]),
     4: ("fsync", ["after_sync", "before_sync", RANDOM, "after_write", "before_write", RANDOM]),
-    5: ("fsync", [RANDOM] * 6),
-    6: ("fsync", [RANDOM] * 6),
-    7: ("interval(20)", [RANDOM, "before_write", RANDOM, "before_ack", RANDOM, RANDOM]),
-    8: ("none", [RANDOM, "after_write", RANDOM, "before_ack", RANDOM, RANDOM]),
+    5: ("interval(20)", [RANDOM, "before_write", RANDOM, "before_ack", RANDOM, RANDOM]),
+    6: ("none", [RANDOM, "after_write", RANDOM, "before_ack", RANDOM, RANDOM]),
 }
 
 
@@ -36,7 +34,7 @@ def test_a_killed_database_keeps_every_promise(seed: int, tmp_path: Path) -> Non
     assert examined.report.groups[0].acked > 100
 
 
-def test_every_failpoint_is_met_and_there_are_fifty_kills() -> None:
+def test_every_failpoint_is_met_twice_and_there_are_forty_kills() -> None:
     met = [moment for _, moments in LIVES.values() for moment in moments]
     assert all(met.count(moment) >= 2 for moment in MOMENTS)
-    assert len(met) + len(LIVES) >= 50  # each life begins with one
+    assert len(met) + len(LIVES) >= 40  # each life begins with one

@@ -209,7 +209,7 @@ class Scene:
 
 
 @given(st.lists(steps, min_size=10, max_size=40))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_nobody_receives_a_byte_of_another(place: Place, happened: list[tuple[Any, ...]]) -> None:
     scene = Scene(place)
     try:

@@ -23,7 +23,7 @@ from tablecast.server.connection import Connection
 from tablecast.server.live_connection import LiveConnection, Seat
 from tablecast.server.live_socket import LiveSocket
 
-CYCLES = 250  # of each storm; two are of all kinds
+CYCLES = 100  # of each storm; two are of all kinds
 
 
 @pytest.mark.slow
