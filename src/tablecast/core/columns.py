@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 Piece = Any  # bytes, or a binary array
 BINARY = pa.binary()
-_EMPTY = pa.scalar(b"", BINARY)
 
 
 def joined(pieces: Sequence[Piece], rows: int, null: bytes) -> pa.Array:
@@ -87,7 +86,7 @@ def whole(pieces: Sequence[Piece], source: pa.Array) -> list[Piece]:
     if not source.null_count:
         return list(pieces)
     arguments = [pa.scalar(piece, BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
-    array = pc.binary_join_element_wise(*arguments, _EMPTY) if len(arguments) > 1 else arguments[0]
+    array = pc.binary_join_element_wise(*arguments, b"") if len(arguments) > 1 else arguments[0]
     return [pc.if_else(source.is_valid(), array, pa.scalar(None, BINARY))]
 
 
