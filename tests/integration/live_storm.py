@@ -131,10 +131,10 @@ async def calm(server: Address, seconds: float) -> Storm:
     return found
 
 
-async def storm(server: Address, kinds: list[str], cycles: int, seed: int) -> Storm:
+async def storm(server: Address, kinds: list[str], cycles: int, seed: int, *, is_judged: bool) -> Storm:
     """`cycles` connections, AT_A_TIME at a time, while the watcher watches."""
     found = Storm(kinds)
-    what = [server.port, await asyncio.to_thread(token, server), kinds, cycles, seed]
+    what = [server.port, await asyncio.to_thread(token, server), kinds, cycles, seed, is_judged]
     guests = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--guests", json.dumps(what), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )  # fmt: skip
@@ -148,9 +148,14 @@ async def storm(server: Address, kinds: list[str], cycles: int, seed: int) -> St
     return found
 
 
-async def visit(port: int, token: str, kinds: list[str], cycles: int, seed: int) -> None:
-    """What the guests' process does: when it is told to, they come; it says how long that took, and they leave when told."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+async def visit(port: int, token: str, kinds: list[str], cycles: int, seed: int, is_judged: bool) -> None:
+    """What the guests' process does: when it is told to, they come; it says how long that took, and they leave when told.
+
+    Where waits are judged, it runs only when nobody else does: its guests stand for other machines. On a busy machine it
+    would hardly run at all, and the server would take its guests for gone.
+    """
+    if is_judged:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     plan = iter([kinds[number % len(kinds)] for number in range(cycles)])
     guests = Guests(Address(port), token, random.Random(seed).randrange(2**32))
 
@@ -269,14 +274,16 @@ class Weathered:
         ]
 
 
-async def weather(server: ServerProcess, cycles: int, seed: int, calm_seconds: float = CALM_SECONDS) -> Weathered:
+async def weather(
+    server: ServerProcess, cycles: int, seed: int, calm_seconds: float = CALM_SECONDS, *, is_judged: bool = True
+) -> Weathered:
     prepare(server)
-    await storm(server, PLAIN, AT_A_TIME, seed)  # so that connections which the server keeps for itself are there
+    await storm(server, PLAIN, AT_A_TIME, seed, is_judged=is_judged)  # so that connections which the server keeps for itself are there
     found = Weathered([], [], [], await asyncio.to_thread(look, server), [])
     for number in range(2):
         found.calm.append(await calm(server, calm_seconds))
-        found.plain.append(await storm(server, PLAIN, cycles, seed + number))
-        found.mixed.append(await storm(server, MIXED, cycles, seed + number))
+        found.plain.append(await storm(server, PLAIN, cycles, seed + number, is_judged=is_judged))
+        found.mixed.append(await storm(server, MIXED, cycles, seed + number, is_judged=is_judged))
         found.left.append(await emptied(server, found.before.files))
     return found
 
