@@ -127,6 +127,23 @@ def test_rows_that_do_not_fit_are_put_aside(flow: Flow) -> None:
     assert flow.shop.server.db.database.verify().sound
 
 
+def test_names_that_keep_their_case(flow: Flow) -> None:
+    """Beside things whose names differ in case only."""
+    source(flow, "cased")
+    flow.sql(
+        'CREATE TABLE app."Cased" (id BIGINT PRIMARY KEY, v TEXT); CREATE TABLE app."Cased_out" (id BIGINT PRIMARY KEY, v INT)',
+        'CREATE TOPIC app."Cased_ev"; ALTER TOPIC app."Cased_ev" ADD SOURCE app."Cased" ON ANY',
+        """CREATE PIPELINE app."Cased" INTO app."Cased_out" AS
+           SELECT id, v FROM TOPIC app.`Cased_ev` WITH (dead_letter = 'App."Cased_dlq"')""",
+        """INSERT INTO app."Cased" VALUES (1, '1'), (2, 'two'); INSERT INTO app.cased VALUES (3, '3')""",
+    )
+    assert flow.once('app."Cased"') == 0
+    assert flow.pipeline("Cased", "rows_out, rejected, lag") == ("1", "1", "0")
+    assert flow.rows('SELECT id, v FROM app."Cased_out"') == [("1", 1)]
+    assert [letter["row"]["id"] for letter in flow.letters('app."Cased_dlq"')] == [2]
+    flow.sql('DROP PIPELINE app."Cased"')
+
+
 def test_a_key_that_is_there_already_is_put_aside(flow: Flow) -> None:
     """In MODE insert, one that the table had, and the second of two in a batch."""
     source(flow, "dup")

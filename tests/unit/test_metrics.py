@@ -121,7 +121,7 @@ def test_requests_errors_and_readers(db: Database) -> None:
     metrics.request("POST", "/v1/api/sql", 400, 0.1)
     metrics.error("sql_syntax")
     metrics.messages_out("app.events", 3)
-    metrics.messages_out("news", 2)
+    metrics.messages_out("default.news", 2)
     metrics.messages_out("app.gone", 1)
     scrape = Scrape(metrics)
     assert scrape.of("tablecast_http_requests_total", "POST", "/v1/api/sql", "400") == 1

@@ -453,7 +453,7 @@ def test_delete_everything() -> None:
         ("(SELECT * FROM a)", {"a"}),
         ("SELECT * FROM a, LATERAL (SELECT * FROM b WHERE b.x = a.x), UNNEST([1, 2])", {"a", "b"}),
         ("SELECT * FROM System.Tables", {"system.tables"}),
-        ('SELECT * FROM "Orders"', {"Orders"}),
+        ('SELECT * FROM "Orders"', {'"Orders"'}),
     ],
 )
 def test_tables_of_a_query(sql: str, tables: set[str]) -> None:

@@ -25,6 +25,7 @@ from tablecast.cli.script import read_statements
 from tablecast.cli.shell import Shell
 from tablecast.cli.target import Target
 from tablecast.errors import TablecastError, UnknownNamespace
+from tablecast.model.names import DEFAULT_NAMESPACE, read_part
 from tablecast.model.schema import SYSTEM_ACTOR
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 MEMORY = ":memory:"
-DEFAULT_NAMESPACE = "default"
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
@@ -63,7 +63,7 @@ def _remote(request: Request) -> Iterator[Runner]:
     with connected(request.target, request.namespace) as client:
         from tablecast.cli.runner_remote import RemoteRunner  # after `connected`: see `opening.trust`
 
-        _check_namespace(client, request.namespace)
+        _check_namespace(client, read_part(request.namespace))
         with RemoteRunner(client) as runner:
             yield runner
 
@@ -87,7 +87,7 @@ def _local(request: Request) -> Iterator[Runner]:
 
 
 def _session(database: Database, request: Request) -> Session:
-    database.engine.catalog.namespace(request.namespace)  # or says that there is none
+    database.engine.catalog.namespace(read_part(request.namespace))  # or says that there is none
     if request.target.user is None:
         return database.session(SYSTEM_ACTOR.user_id, SYSTEM_ACTOR.role, request.namespace)
     return database.session(request.target.user, request.role, request.namespace)
@@ -101,7 +101,7 @@ def _run(runner: Runner, request: Request) -> None:
     elif request.file == STDIN or not sys.stdin.isatty():
         run_script(runner, sys.stdin, request.format, "stdin")
     else:
-        names = Names(runner.peek, request.namespace)
+        names = Names(runner.peek, read_part(request.namespace))
         Shell(runner, request.target.name, request.format, make_prompt(names)).run()
 
 

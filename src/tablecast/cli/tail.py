@@ -27,18 +27,21 @@ from tablecast.cli.tail_options import Filters, is_wanted
 from tablecast.cli.tail_text import as_json, as_text
 from tablecast.cli.target import Target
 from tablecast.client.delivery import PASSING
+from tablecast.engine.catalog import Catalog
 from tablecast.errors import OffsetOutOfRange
 from tablecast.model.message import Consumed, Message
+from tablecast.model.names import DEFAULT_NAMESPACE, read_name
 from tablecast.model.position import Start, StartKind
+from tablecast.model.topic import Topic
+from tablecast.sql.context import topic_name
 
 SHOWN_FIRST = 10  # messages of each partition, if not told where to begin
 PAGE = 500
 POLL_SECONDS = 20.0  # of one long poll; messages end it at once
 
+_TOPICS = "SELECT topic_id, namespace, name, alias FROM system.topics"
 _RANGES = """
-SELECT o.partition_id, o.start_offset, o.end_offset FROM system.topic_offsets o
-JOIN system.topics t ON o.topic = t.namespace || '.' || t.name
-WHERE o.topic = ? OR t.alias = ? OR (t.namespace = 'default' AND t.name = ?) ORDER BY o.partition_id
+SELECT partition_id, start_offset, end_offset FROM system.topic_offsets WHERE topic = ? ORDER BY partition_id
 """
 
 
@@ -85,10 +88,15 @@ class Tail:
             await self._follow(cursors)
 
     async def _starts(self, database: OpenedAsync) -> list[tuple[int, Start]]:
-        ranges = (await database.query(_RANGES, [self.topic] * 3)).rows
+        ranges = (await database.query(_RANGES, [await self._full_name(database)])).rows
         if not ranges:
             await database.consume(self.topic, limit=1)  # says what is wrong with the name
         return [(partition, self._first(start, end)) for partition, start, end in ranges]
+
+    async def _full_name(self, database: OpenedAsync) -> str:
+        rows = (await database.query(_TOPICS)).rows
+        topics = [Topic(topic_id, namespace, name, alias=alias) for topic_id, namespace, name, alias in rows]
+        return topic_name(Catalog.of((), (), topics), read_name(self.topic), DEFAULT_NAMESPACE)
 
     def _first(self, start: int, end: int) -> Start:
         if self.start is None:

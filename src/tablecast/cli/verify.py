@@ -60,6 +60,8 @@ def _messages(reader: Reader) -> int | None:
 def print_report(report: VerifyReport) -> None:
     for problem in report.problems:
         sys.stdout.write(visible(problem) + "\n")
+    for warning in report.warnings:
+        sys.stdout.write(f"warning: {visible(warning)}\n")
     if len(report.problems) >= MAX_PROBLEMS:
         sys.stdout.write(f"stopped after {MAX_PROBLEMS} problems\n")
     figures = (

@@ -16,11 +16,9 @@ from tablecast.codec.result import Result
 from tablecast.errors import CorruptData, InvalidRequest, TablecastError, TypeMismatch
 from tablecast.model.change import Op
 from tablecast.model.message import Consumed, Message
+from tablecast.model.names import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import PayloadMode
-
-DEFAULT_NAMESPACE = "default"
-
 
 # --- requests --------------------------------------------------------------------------------------------------
 
@@ -45,6 +43,7 @@ def writes(packed: Sequence[bytes]) -> bytes:
 
 
 def full_name(table: str, namespace: str) -> str:
+    """As text: the server reads it, and folds it."""
     return table if "." in table else f"{namespace}.{table}"
 
 

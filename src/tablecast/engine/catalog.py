@@ -7,7 +7,7 @@ carries what its writes need: row codec, payload encoder, compiled checks and ro
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tablecast.codec.catalog import Namespace, User
@@ -18,12 +18,12 @@ from tablecast.core.replicated_rows import ReplicatedRows, replicated_rows, why_
 from tablecast.core.routing import CompiledRoute, compile_route
 from tablecast.errors import CorruptData, UnknownNamespace, UnknownPipeline, UnknownTable, UnknownTopic, UnknownUser
 from tablecast.model.change import Op
+from tablecast.model.names import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic
 
 SYSTEM_NAMESPACE = "system"
-DEFAULT_NAMESPACE = "default"
 
 
 # Commit number and time of each sealed load of one table, by load number. Only ever added to, by the writer and before
@@ -81,7 +81,7 @@ class Catalog:
     tables: Mapping[int, Table] = field(default_factory=dict)
     topics: Mapping[int, Topic] = field(default_factory=dict)
     table_ids: Mapping[str, int] = field(default_factory=dict)
-    topic_ids: Mapping[str, int] = field(default_factory=dict)  # full names and aliases: one space
+    topic_ids: Mapping[str, int] = field(default_factory=dict)  # full names and aliases: see `_topic_ids`
     users: Mapping[str, User] = field(default_factory=dict)
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
 
@@ -106,13 +106,8 @@ class Catalog:
         return replace(catalog, tables=tables)._named()
 
     def _named(self) -> Catalog:
-        topic_ids: dict[str, int] = {}
-        for topic in self.topics.values():
-            topic_ids[topic.full_name] = topic.topic_id
-            if topic.alias is not None:
-                topic_ids[topic.alias] = topic.topic_id
         table_ids = {table.schema.full_name: table.table_id for table in self.tables.values()}
-        return replace(self, table_ids=table_ids, topic_ids=topic_ids)
+        return replace(self, table_ids=table_ids, topic_ids=_topic_ids(self.topics.values()))
 
     # --- looking up ---
 
@@ -154,6 +149,15 @@ class Catalog:
 
     def pipelines_using(self, *, table: str | None = None, topic: str | None = None) -> list[Pipeline]:
         return [p for p in self.pipelines.values() if table in p.tables or topic in p.topics]
+
+    def alias_clashes(self) -> list[str]:
+        """What is wrong with the aliases that are not in effect: only a database of an older version has such."""
+        found = [t for t in self.topics.values() if self.topic_ids.get(t.alias_name or t.full_name) != t.topic_id]
+        return [
+            f"the alias {topic.alias} of topic {topic.full_name} is not in effect: {topic.alias_name} is topic "
+            f"{self.topic(topic.alias_name or '').full_name}. ALTER TOPIC … RENAME TO or SET ALIAS tells them apart"
+            for topic in found
+        ]
 
     def topics_fed_by(self, table_id: int) -> list[Topic]:
         return [topic for topic in self.topics.values() if any(r.table_id == table_id for r in topic.routes)]
@@ -205,6 +209,16 @@ class Catalog:
             for table_id, table in self.tables.items()
         }
         return replace(self, topics=topics, tables=tables)._named()
+
+
+def _topic_ids(topics: Collection[Topic]) -> dict[str, int]:
+    """Names and aliases are one space. Older versions let them clash: then a topic's own name comes first, then the alias
+    that is in lower case, then that of the older topic."""
+    found = {topic.full_name: topic.topic_id for topic in topics}
+    for topic in sorted(topics, key=lambda topic: (topic.alias != (topic.alias or "").lower(), topic.topic_id)):
+        if topic.alias_name is not None:
+            found.setdefault(topic.alias_name, topic.topic_id)
+    return found
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -247,8 +247,26 @@ def check_topic(topic: Topic) -> None:
             f"{topic.full_name}: max_deliveries needs dead_letter, a topic that takes what was given up on",
             topic=topic.full_name,
         )
-    if topic.dead_letter == topic.full_name:
+    if topic.dead_letter in (topic.full_name, topic.alias_name or topic.full_name):
         raise InvalidTopic(f"{topic.full_name} cannot be its own dead_letter topic", topic=topic.full_name)
+
+
+def check_names(catalog: Catalog, topic: Topic, *names: str | None) -> None:
+    """Refuses a topic that would be called by one of these names, if it is the name or the alias of another, or both its own
+    name and its alias."""
+    for name in filter(None, names):
+        owner = catalog.topics.get(catalog.topic_ids.get(name, 0), topic)
+        if owner.topic_id != topic.topic_id or topic.full_name == topic.alias_name:
+            raise _taken(name, owner)
+
+
+def _taken(name: str, owner: Topic) -> AlreadyExists:
+    how = "is" if name == owner.full_name else "is the alias of"
+    return AlreadyExists(
+        f"{name} {how} topic {owner.full_name} already; names and aliases share one space",
+        name=name,
+        topic=owner.full_name,
+    )
 
 
 @dataclass(slots=True)
@@ -261,14 +279,10 @@ class CreateTopic(Alone):
     def decide(self, view: View) -> Decision:
         catalog = view.catalog
         catalog.namespace(self.topic.namespace)
-        if self.if_not_exists and self.topic.full_name in catalog.topic_ids:
+        named = catalog.topics.get(catalog.topic_ids.get(self.topic.full_name, 0))
+        if self.if_not_exists and named is not None and named.full_name == self.topic.full_name:
             return Decision(False)
-        for name in filter(None, (self.topic.full_name, self.topic.alias)):
-            if name in catalog.topic_ids:
-                raise AlreadyExists(
-                    f"{name!r} already names topic {catalog.topic(name).full_name}; names and aliases share one space",
-                    name=name,
-                )
+        check_names(catalog, self.topic, self.topic.full_name, self.topic.alias_name)
         check_topic(self.topic)
         made = [self.topic]
         dead_letter = missing_topic(catalog, self.topic.dead_letter)
@@ -426,8 +440,8 @@ class DropTopic(Alone):
         if self.if_exists and self.topic not in view.catalog.topic_ids:
             return Decision(False)
         topic = view.catalog.topic(self.topic)
-        named = {topic.full_name, topic.alias} - {None}
-        users = [other.full_name for other in view.catalog.topics.values() if other.dead_letter in named]
+        ids = view.catalog.topic_ids
+        users = [t.full_name for t in view.catalog.topics.values() if ids.get(t.dead_letter or "") == topic.topic_id]
         if users:
             raise InUse(
                 f"{topic.full_name} takes the dead letters of {', '.join(users)}: drop or ALTER them first",

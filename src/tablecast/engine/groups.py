@@ -384,8 +384,9 @@ class Redrive:
 
 def _origin_of(view: View, message: Message, letter: DeadLetterPayload) -> Topic:
     name, topic_id = letter.origin.topic, letter.origin.topic_id
-    topic = view.catalog.topic(name)
-    if topic_id not in (None, topic.topic_id):
+    topic = view.catalog.topics.get(topic_id) if topic_id is not None else view.catalog.topic(name)
+    if topic is None:
+        view.catalog.topic(name)  # says that there is none
         raise InvalidRequest(
             f"the dead letter at offset {message.offset} of partition {message.partition_id} came from a topic {name} "
             "that was dropped; the one of that name is another: read the letter and write its row again instead",

@@ -30,6 +30,7 @@ from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Command, Decision, View
 from tablecast.errors import DuplicateKey, InvalidPart, InvalidTopic, TooLarge
 from tablecast.model.change import Op
+from tablecast.model.names import full_name_of
 from tablecast.model.pipeline import DuplicateLetters, LoadLetter
 from tablecast.model.topic import PayloadMode, Topic
 
@@ -103,7 +104,7 @@ def duplicate_letter(to: DuplicateLetters, table: Table, values: Mapping[str, An
 
 
 def _taking(catalog: Catalog, name: str) -> Topic:
-    topic = catalog.topic(name)
+    topic = catalog.topic(full_name_of(name))
     if topic.routes:
         raise InvalidTopic(
             f"{topic.full_name} has sources: dead letters go to a topic that takes nothing else", topic=topic.full_name

@@ -7,6 +7,7 @@ themselves. A load that was cut off is completed first.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ from tablecast.model.schema import TableSchema
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Family, Reader, Store
 
+_log = logging.getLogger("tablecast.catalog")
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -44,6 +47,8 @@ def recover(store: Store, now_ms: int) -> Recovered:
     if stored is None:
         raise CorruptData("the database has no commit record")
     catalog = load_catalog(store)
+    for clash in catalog.alias_clashes():
+        _log.warning("%s", clash)
     return Recovered(catalog, load_logs(store, catalog), load_changes(store), decode_record(CommitMark, stored))
 
 

@@ -68,6 +68,7 @@ Progress = Callable[[str, int], None]
 @dataclass(slots=True)
 class VerifyReport:
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # what is sound, but should be mended
     tables: int = 0
     rows: int = 0
     topics: int = 0
@@ -118,6 +119,7 @@ class _Verifier:
         self._mark = decode_record(CommitMark, stored)
         self._catalog: Catalog = load_catalog(self._reader)
         self._logs = load_logs(self._reader, self._catalog)
+        self.report.warnings += self._catalog.alias_clashes()
         self._check_ids()
         self._check_history()
         self._check_users()

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from tablecast.model.change import Op
+from tablecast.model.names import full_name_of
 
 
 class PayloadMode(enum.StrEnum):
@@ -28,7 +29,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic. `topic_id` is never reused."""
+    """A topic. `topic_id` is never reused. `alias` is text: in quotes if it keeps its case."""
 
     topic_id: int
     namespace: str
@@ -46,3 +47,8 @@ class Topic(msgspec.Struct, frozen=True):
     @property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def alias_name(self) -> str | None:
+        """The full name that the alias is: it stands in the namespace `default`."""
+        return None if self.alias is None else full_name_of(self.alias)

@@ -15,20 +15,20 @@ from starlette.responses import Response
 
 from tablecast.codec.load_plan import encode_plan
 from tablecast.core.rights import require
-from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.load_backfill import BACKFILL
 from tablecast.engine.loads import LoadCommitted, LoadInfo, OpenLoad
 from tablecast.engine.staging import MAX_PART_NUMBER
 from tablecast.errors import InvalidRequest, TablecastError, UnknownLoad
 from tablecast.model.change import Op
+from tablecast.model.names import DEFAULT_NAMESPACE, full_name_of, read_name, read_part
 from tablecast.model.pipeline import DuplicateLetters
 from tablecast.model.schema import Role
 from tablecast.model.topic import PayloadMode, Route
 from tablecast.server.answers import accepted, answer
-from tablecast.server.api_rows import qualified
 from tablecast.server.arriving import StreamedBody
 from tablecast.server.bodies import ARROW, NDJSON, SEALED, Decoder, content_type
 from tablecast.server.call import Call
+from tablecast.sql.context import topic_name
 
 Part = Annotated[int, Meta(ge=0, le=MAX_PART_NUMBER)]
 
@@ -110,7 +110,7 @@ _begin, _commit = Decoder(BeginRequest), Decoder(CommitRequest)
 
 async def begin(call: Call) -> Response:
     request, _ = await call.decoded(_begin)
-    table = qualified(request.table, request.namespace)
+    table = full_name_of(request.table, request.namespace)
     if (request.mode == BACKFILL) != (request.source is not None):
         raise InvalidRequest("a source goes with mode backfill, and mode backfill with a source", mode=request.mode)
     if request.source is not None:
@@ -125,8 +125,8 @@ async def begin(call: Call) -> Response:
 
 
 async def _begin_backfill(call: Call, request: BeginRequest, source: NewSource, table: str) -> Response:
-    known, name = call.services.db.engine.catalog.topic_ids, source.topic
-    topic = name if name in known else qualified(name, request.namespace)
+    catalog = call.services.db.engine.catalog
+    topic = topic_name(catalog, read_name(source.topic), read_part(request.namespace))
     with call.denials("ADD SOURCE", topic):
         info = await call.services.loads.decide(
             call.services.db.engine.loads.begin_backfill, call.who, topic, table, source.route, request.writer_id,

@@ -19,7 +19,7 @@ from tablecast.codec.load_plan import encode_plan
 from tablecast.codec.log import decode_head
 from tablecast.codec.log_stream import LOG_STREAM, encode_end, encode_error, encode_frame
 from tablecast.core.rights import require
-from tablecast.engine.catalog import DEFAULT_NAMESPACE, Catalog
+from tablecast.engine.catalog import Catalog
 from tablecast.engine.engine import Engine
 from tablecast.engine.groups import check_partition
 from tablecast.engine.log import gone, stored_batches
@@ -31,12 +31,14 @@ from tablecast.errors import (
     TopicRecreated,
     UnknownTopic,
 )
+from tablecast.model.names import DEFAULT_NAMESPACE, read_name, read_part, spelled
 from tablecast.model.position import Start, StartKind
 from tablecast.model.schema import Role, TableSchema
 from tablecast.model.topic import Topic
 from tablecast.server.answers import accepted, answer
 from tablecast.server.api_topics import LAST_OFFSET, milliseconds
 from tablecast.server.call import Call
+from tablecast.sql.context import find_topic
 
 CHUNK_BYTES = 1024 * 1024  # sent at a time: large enough to cost little per byte, small enough for many readers
 JOINED_BYTES = 32 * 1024  # pieces below are sent together: copying them costs less than sending each
@@ -64,7 +66,8 @@ class SourceOut(msgspec.Struct, frozen=True):
 
 
 class TopicAnswer(msgspec.Struct, frozen=True):
-    """`plan` holds the schemas of the source tables, and the routes: see codec.load_plan. In JSON it is base64."""
+    """Names are as text that reads the same. `plan` holds the schemas of the source tables, and the routes: see
+    codec.load_plan. In JSON it is base64."""
 
     topic_id: int
     name: str
@@ -86,7 +89,8 @@ def _described(engine: Engine, topic: Topic, ts_ms: int | None) -> TopicAnswer:
     catalog = engine.catalog
     partitions = [_partition(engine, topic, partition, ts_ms) for partition in range(topic.partitions)]
     plan = encode_plan(_source_tables(catalog, topic), [(topic, route) for route in topic.routes])
-    return TopicAnswer(topic.topic_id, topic.full_name, topic.alias, partitions, _sources(catalog, topic), plan)
+    name = spelled(topic.full_name)
+    return TopicAnswer(topic.topic_id, name, topic.alias, partitions, _sources(catalog, topic), plan)
 
 
 def _partition(engine: Engine, topic: Topic, partition: int, ts_ms: int | None) -> PartitionOut:
@@ -101,7 +105,7 @@ def _source_tables(catalog: Catalog, topic: Topic) -> list[TableSchema]:
 
 
 def _sources(catalog: Catalog, topic: Topic) -> list[SourceOut]:
-    names = {schema.table_id: schema.full_name for schema in _source_tables(catalog, topic)}
+    names = {schema.table_id: spelled(schema.full_name) for schema in _source_tables(catalog, topic)}
     return [
         SourceOut(names[route.table_id], op.label, route.payload.value, route.filter, route.partition_by)
         for route in topic.routes
@@ -120,7 +124,7 @@ def _topic(call: Call, namespace: str) -> Topic:
     with call.denials("CONSUME", name):
         require(call.who, Role.SERVICE, f"reading topic {name}")
     catalog = call.services.db.engine.catalog
-    return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{namespace}.{name}")
+    return find_topic(catalog, read_name(name), read_part(namespace))
 
 
 # --- its log ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from tablecast.core.rights import require
 from tablecast.engine.pipelines import PipelineReport, check_report
 from tablecast.errors import InvalidPipeline
+from tablecast.model.names import full_name, read_name
 from tablecast.model.schema import Role
 from tablecast.server.answers import accepted, answer
 from tablecast.server.bodies import Decoder
@@ -27,8 +28,9 @@ class ReportAnswer(msgspec.Struct, frozen=True):
 async def report(call: Call) -> Response:
     require(call.who, Role.SERVICE, "reporting on a pipeline")
     said, _ = await call.decoded(_report)
-    name = call.path["name"]
-    if len(name) > MAX_PIPELINE_NAME_CHARS or "." not in name:
+    said_name = read_name(call.path["name"])
+    name = full_name(said_name, "")
+    if len(name) > MAX_PIPELINE_NAME_CHARS or said_name.namespace is None:
         raise InvalidPipeline(f"{name[:60]!r} is no pipeline's name: it is namespace.name", pipeline=name[:60])
     check_report(said)
     engine = call.services.db.engine

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from tablecast.codec.result import Result
-from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.model.names import DEFAULT_NAMESPACE, full_name_of
 from tablecast.server.answers import accepted, answer
 from tablecast.server.arrow_bodies import decode_arrow
 from tablecast.server.bodies import (
@@ -42,18 +42,14 @@ _decode_rows = Decoder(Rows)
 async def write_rows(call: Call) -> Response:
     query = call.query("mode", "columns", "namespace")
     namespace = query.get("namespace", DEFAULT_NAMESPACE)
-    table = qualified(call.path["table"], namespace)
+    table = call.path["table"]
     columns = query["columns"].split(",") if "columns" in query else None
-    rows = await _read(call, table, columns)
+    rows = await _read(call, full_name_of(table, namespace), columns)
     session = await call.session(namespace)
     result = await session.insert(
         table, rows, columns=columns, mode=query.get("mode", "insert"), idempotency_key=call.idempotency_key
     )
     return answer(rows_answer(result), accepted(call.headers))
-
-
-def qualified(table: str, namespace: str) -> str:
-    return table if "." in table else f"{namespace}.{table}"
 
 
 def rows_answer(result: Result) -> RowsAnswer:

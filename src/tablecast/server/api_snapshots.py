@@ -21,11 +21,10 @@ from starlette.responses import Response, StreamingResponse
 
 from tablecast.codec.load_plan import encode_plan
 from tablecast.core.rights import require_read, row_owner
-from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.snapshots import IDLE_MS, MAX_SPLITS, TableSnapshot
 from tablecast.errors import InvalidRequest, SnapshotGone
+from tablecast.model.names import DEFAULT_NAMESPACE, full_name_of
 from tablecast.server.answers import accepted, answer
-from tablecast.server.api_rows import qualified
 from tablecast.server.api_topics import ArrowPieces
 from tablecast.server.bodies import ARROW, Decoder
 from tablecast.server.call import Call, Services
@@ -57,7 +56,7 @@ _decode = Decoder(SnapshotRequest)
 
 async def open_snapshot(call: Call) -> Response:
     request, _ = await call.decoded(_decode)
-    opened = _opened(call, qualified(request.table, request.namespace))
+    opened = _opened(call, full_name_of(request.table, request.namespace))
     ranges = await call.in_thread(opened.ranges, request.splits)
     _expire_later(call.services)
     shown = [[_text(start), None if end == opened.bounds[1] else _text(end)] for start, end in ranges]

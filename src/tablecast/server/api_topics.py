@@ -19,9 +19,9 @@ from starlette.responses import Response, StreamingResponse
 
 from tablecast.codec.consumed import encode_consumed
 from tablecast.codec.log import MESSAGE_SCHEMA
-from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.errors import InvalidRequest, Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
+from tablecast.model.names import DEFAULT_NAMESPACE, read_name, read_part
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
 from tablecast.server.answers import accepted, answer, arrow_answer, encoded, header_text
@@ -33,6 +33,7 @@ from tablecast.server.own_messages import consume_own, is_limited_to_own
 from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession, Told
+from tablecast.sql.context import topic_name
 from tablecast.sql.plan_topic import DEFAULT_LIMIT
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
@@ -218,9 +219,8 @@ def _topic(call: Call, request: ConsumeRequest) -> Topic:
 
 
 def _full_name(call: Call, request: ConsumeRequest) -> str:
-    """Or an alias, which needs no namespace."""
-    catalog, name = call.services.db.engine.catalog, request.topic
-    return name if name in catalog.topic_ids or "." in name else f"{request.namespace}.{name}"
+    catalog = call.services.db.engine.catalog
+    return topic_name(catalog, read_name(request.topic), read_part(request.namespace))
 
 
 def start_of(start: StartIn | None) -> Start | None:

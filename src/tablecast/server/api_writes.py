@@ -17,12 +17,11 @@ from starlette.responses import Response
 from tablecast.client.values import from_extension
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
-from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import StalePlan
 from tablecast.engine.rows import Written
 from tablecast.errors import InvalidRequest, TablecastError
+from tablecast.model.names import DEFAULT_NAMESPACE, full_name_of
 from tablecast.server.answers import ColumnOut, accepted, answer, arrow_stream, check_rows, result_out
-from tablecast.server.api_rows import qualified
 from tablecast.server.api_sql import check_sql_size, parsed
 from tablecast.server.bodies import JSON, MSGPACK, Decoder, Rows
 from tablecast.server.call import Call
@@ -201,8 +200,7 @@ def _started(call: Call, session: AsyncSession, write: Write, from_json: bool) -
         return session.started(write.sql, write.params, idempotency_key=key) if not write.has_rows else None
     if write.table is None or not write.has_rows:
         return None
-    table, rows = qualified(write.table, write.namespace), write.given_rows()
-    return session.started_rows(table, rows, write.columns, write.mode, key)
+    return session.started_rows(write.table, write.given_rows(), write.columns, write.mode, key)
 
 
 async def _ended(call: Call, write: Write, from_json: bool, begun: Begun) -> Result | TablecastError:
@@ -240,14 +238,14 @@ async def _write(call: Call, write: Write, from_json: bool) -> Result:
         return await session.execute(write.sql, params, idempotency_key=write.idempotency_key)
     if write.table is None or not write.has_rows:
         raise InvalidRequest("a write has either table and rows, or sql")
-    table = qualified(write.table, write.namespace)
     rows = write.given_rows()
     if from_json:
         if write.decimals:
             raise InvalidRequest("decimals goes with MessagePack: in JSON a DECIMAL is text anyway")
+        table = full_name_of(write.table, write.namespace)
         rows = json_rows(call.services.db.engine.catalog, table, rows, write.columns)
     return await session.insert(
-        table, rows, columns=write.columns, mode=write.mode, idempotency_key=write.idempotency_key
+        write.table, rows, columns=write.columns, mode=write.mode, idempotency_key=write.idempotency_key
     )
 
 

@@ -238,7 +238,7 @@ class Metrics(Collector):
         self._errors.add(1, code)
 
     def messages_out(self, topic: str, count: int) -> None:
-        """`topic` is a name or an alias."""
+        """`topic` is a full name."""
         if count:
             self._messages_out.add(count, self._topics.of(self._full_name(topic)))
 

@@ -11,6 +11,7 @@ import asyncio
 
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Consumed
+from tablecast.model.names import spelled
 from tablecast.model.position import Start, StartKind
 from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
@@ -33,7 +34,7 @@ async def consume_own(
     while True:
         left = max(0.0, until - loop.time())
         found = await reader.consume(
-            topic.full_name, start=start, partition=partition, limit=limit, timeout_seconds=left
+            spelled(topic.full_name), start=start, partition=partition, limit=limit, timeout_seconds=left
         )
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:

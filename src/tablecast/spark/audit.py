@@ -28,6 +28,7 @@ from pyspark.sql import functions as f
 from tablecast.client.bulk import BulkClient, Server, SnapshotOpened
 from tablecast.codec.result import Result
 from tablecast.model.change import Op
+from tablecast.model.names import spelled
 from tablecast.model.schema import ColumnType, TableSchema, TypeName
 from tablecast.model.spark_job import AuditTopic
 from tablecast.model.topic import PayloadMode, Route, Topic
@@ -152,7 +153,7 @@ class _Auditing:
         why_not = _not_judged(topic, table, route)
         if route is None or why_not is not None:
             return Finding(table.full_name, f"{_NOTHING}: {why_not}")
-        snapshot = self.client.open_snapshot(table.full_name, splits=SPLITS)
+        snapshot = self.client.open_snapshot(spelled(table.full_name), splits=SPLITS)
         try:
             return _Source(self, snapshot, route).finding()
         finally:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from tablecast.client.bulk import BulkClient, TopicInfo
 from tablecast.errors import InvalidRequest, UnknownSource
+from tablecast.model.names import full_name_of, spelled
 from tablecast.model.schema import TableSchema
 from tablecast.spark.filters import Pushable, RowFilter, bounds, understood
 from tablecast.spark.log_reading import TopicLog, described
@@ -72,7 +73,7 @@ def form_of(options: ReadOptions, topic: TopicInfo) -> Form:
     """Raises UnknownSource or InvalidRequest when messages cannot be decoded, and says why."""
     if not options.decode:
         return Form()
-    tables = {table.full_name: table for table in topic.tables}
+    tables = {spelled(table.full_name): table for table in topic.tables}
     name = _source_table(options, topic.name, list(tables))
     partial = sorted({source.payload for source in topic.sources if source.table == name and source.payload != _FULL})
     if partial and not options.allow_partial:
@@ -87,7 +88,7 @@ def form_of(options: ReadOptions, topic: TopicInfo) -> Form:
 def _source_table(options: ReadOptions, topic: str, tables: list[str]) -> str:
     wanted = options.source_table
     if wanted is not None:
-        wanted = wanted if "." in wanted else f"{topic.partition('.')[0]}.{wanted}"
+        wanted = spelled(full_name_of(wanted, topic.partition(".")[0]))
         if wanted not in tables:
             raise UnknownSource(f"{wanted} is not a source of {topic}; its sources: {', '.join(tables) or 'none'}")
         return wanted

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tablecast.client.bulk import BulkClient
 from tablecast.errors import InvalidRequest
+from tablecast.model.names import spelled
 from tablecast.spark.write_options import WriteOptions
 
 
@@ -19,7 +20,7 @@ def into_table(options: WriteOptions, client: BulkClient) -> WriteOptions:
     if options.topic is None:
         return options
     said = client.describe_topic(options.topic)
-    tables = sorted(table.full_name for table in said.tables)
+    tables = sorted(spelled(table.full_name) for table in said.tables)
     if len(tables) != 1:
         raise _not_one(said.name, tables)
     return replace(options, table=tables[0], topic=None)

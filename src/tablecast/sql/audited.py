@@ -7,21 +7,18 @@ import re
 from tablecast.codec.catalog import AuditEntry
 from tablecast.engine.audit import Outcome, audit_entry
 from tablecast.engine.catalog import Catalog
+from tablecast.model.names import full_name
 from tablecast.model.position import Start, StartKind
 from tablecast.sql import statements as s
-from tablecast.sql.context import Context, full_name
+from tablecast.sql.context import Context, topic_name
 
 _WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def entry_of(statement: s.Statement, context: Context, outcome: Outcome = Outcome.OK, detail: str = "") -> AuditEntry:
-    return audit_entry(
-        context.actor,
-        action_of(statement),
-        _target(statement, context.catalog, context.namespace),
-        outcome,
-        detail or _detail(statement, context.namespace),
-    )
+    target = _target(statement, context.catalog, context.namespace)
+    detail = detail or _detail(statement, target, context.namespace)
+    return audit_entry(context.actor, action_of(statement), target, outcome, detail)
 
 
 def action_of(statement: s.Statement) -> str:
@@ -32,8 +29,7 @@ def action_of(statement: s.Statement) -> str:
 def _target(statement: s.Statement, catalog: Catalog, namespace: str) -> str:
     topic = getattr(statement, "topic", None)
     if isinstance(topic, s.TableName):
-        alias = topic.namespace is None and topic.name in catalog.topic_ids
-        return catalog.topic(topic.name).full_name if alias else full_name(topic, namespace)
+        return topic_name(catalog, topic, namespace)
     if isinstance(statement, s.Select):
         return ", ".join(sorted(full_name(table, namespace) for table in statement.tables))
     for attribute in ("table", "name", "user", "namespace"):
@@ -43,7 +39,7 @@ def _target(statement: s.Statement, catalog: Catalog, namespace: str) -> str:
     return ""
 
 
-def _detail(statement: s.Statement, namespace: str) -> str:
+def _detail(statement: s.Statement, target: str, namespace: str) -> str:
     match statement:
         case s.CreateUser(role=role) | s.GrantRole(role=role):
             return f"role {role.name.lower()}"
@@ -51,6 +47,10 @@ def _detail(statement: s.Statement, namespace: str) -> str:
             return "password" if role is None else f"role {role.name.lower()}"
         case s.AddSource(table=table) | s.DropSource(table=table):
             return f"source {full_name(table, namespace)}"
+        case s.RenameTopic(to=to):
+            return f"to {full_name(to, target.partition('.')[0])}"
+        case s.SetAlias(alias=alias):
+            return "no alias" if alias is None else f"alias {alias}"
         case s.ResetGroup(group=group, to=to):
             return f"group {group!r} to {_place(to)}"
         case s.ExecuteAs(statements=statements):

@@ -17,9 +17,9 @@ from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import DeleteRows
 from tablecast.errors import InvalidRequest
-from tablecast.sql.context import Context, Write, refuse_system
+from tablecast.model.names import read_name
+from tablecast.sql.context import Context, Write, find_table, refuse_system
 from tablecast.sql.plan_insert import insert_rows, write_result
-from tablecast.sql.statements import TableName
 
 MODES = ("insert", "upsert", "delete")
 
@@ -27,9 +27,9 @@ MODES = ("insert", "upsert", "delete")
 def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
     if mode not in MODES:
         raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
-    namespace, _, bare = name.rpartition(".")
-    refuse_system(TableName(namespace or None, bare), mode)
-    table = context.catalog.table(name if namespace else f"{context.namespace}.{bare}")
+    target = read_name(name)
+    refuse_system(target, mode)
+    table = find_table(context.catalog, target, context.namespace)
     require_write(context.actor, table.schema)
     if isinstance(rows, pa.Table | pa.RecordBatch):
         columns, rows = tuple(rows.column_names), arrow_rows(table, rows)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tablecast.codec.result import Result
 from tablecast.core.rights import require
-from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog, Table
+from tablecast.engine.catalog import SYSTEM_NAMESPACE, Catalog, Table
 from tablecast.engine.decision import Command
 from tablecast.engine.engine import Engine
 from tablecast.engine.generated import StatementValues
@@ -17,10 +17,10 @@ from tablecast.engine.rows import RowCommand, Written
 from tablecast.engine.system import SYSTEM_TABLES, SystemTable
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import PermissionDenied, UnknownTable
+from tablecast.model.names import DEFAULT_NAMESPACE, TableName, full_name
 from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.sql.query import QueryEngine
-from tablecast.sql.statements import TableName
 from tablecast.storage.base import Reader
 
 
@@ -78,10 +78,6 @@ class Submitted(NamedTuple):
     result: Callable[[Written], Result]
 
 
-def full_name(name: TableName, namespace: str) -> str:
-    return f"{name.namespace or namespace}.{name.name}"
-
-
 def find_table(catalog: Catalog, name: TableName, namespace: str) -> Table:
     return catalog.table(full_name(name, namespace))
 
@@ -97,10 +93,17 @@ def readable_system_table(actor: Actor, name: TableName) -> SystemTable:
 
 
 def find_topic(catalog: Catalog, name: TableName, namespace: str) -> Topic:
-    """By alias, or by name."""
-    if name.namespace is None and name.name in catalog.topic_ids:
-        return catalog.topic(name.name)
-    return catalog.topic(full_name(name, namespace))
+    return catalog.topic(topic_name(catalog, name, namespace))
+
+
+def topic_name(catalog: Catalog, name: TableName, namespace: str) -> str:
+    """The full name of a topic: what is called so in the namespace comes before what has the alias. Of a topic that does
+    not exist, the name that it would have."""
+    full, alias = full_name(name, namespace), full_name(name, DEFAULT_NAMESPACE)
+    if full in catalog.topic_ids:
+        return catalog.topic(full).full_name
+    aliased = catalog.topics.get(catalog.topic_ids.get(alias, 0))
+    return full if aliased is None or aliased.alias_name != alias or name.namespace is not None else aliased.full_name
 
 
 def refuse_system(name: TableName, what: str) -> None:

@@ -63,10 +63,7 @@ def _starting(cursor: Cursor, option: str) -> str:
 
 
 def _dead_letter(cursor: Cursor, option: str) -> str:
-    parts = cursor.string(option).split(".")
-    if len(parts) > 2:
-        raise InvalidPipeline(f"{option} = {'.'.join(parts)!r}: a topic is named namespace.topic or topic")
-    return str(check_dotted(parts, "topic", InvalidPipeline))
+    return str(cursor.topic_option(option, InvalidPipeline))
 
 
 def _watermark(cursor: Cursor, option: str) -> str:

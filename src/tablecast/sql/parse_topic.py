@@ -4,6 +4,8 @@
     ALTER TOPIC topic ADD SOURCE table ON ops [WHERE condition] [PARTITION BY expression] [WITH ( source, … )]
     ALTER TOPIC topic DROP SOURCE table [ON ops]
     ALTER TOPIC topic SET ( option, … )
+    ALTER TOPIC topic RENAME TO topic
+    ALTER TOPIC topic SET ALIAS 'name' | NULL
     DROP TOPIC [IF EXISTS] topic
     CLEAR TOPIC topic
     CONSUME FROM topic [GROUP 'group'] [FROM start] [PARTITION p] [LIMIT n]
@@ -29,6 +31,7 @@ from datetime import UTC, datetime, timedelta
 from tablecast.engine.engine import MAX_CONSUME
 from tablecast.errors import InvalidTopic
 from tablecast.model.change import Op
+from tablecast.model.names import read_part, spelled_part
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.model.spark_job import Backfill
 from tablecast.model.topic import PayloadMode
@@ -43,14 +46,16 @@ from tablecast.sql.statements import (
     DropTopic,
     Nack,
     Redrive,
+    RenameTopic,
     ResetGroup,
     RunOnSpark,
+    SetAlias,
     SetTopic,
     TableName,
     TopicOptions,
 )
 from tablecast.sql.syntax import parse_expression
-from tablecast.sql.tokens import Cursor, check_dotted, check_name
+from tablecast.sql.tokens import Cursor, check_name
 
 MAX_PARTITIONS = 1024
 MAX_SECONDS = 100 * 366 * 86_400  # a century
@@ -83,10 +88,7 @@ def _whole(high: int | None = None, nullable: bool = False) -> ReadOption:
 def _dead_letter(cursor: Cursor, option: str) -> TableName | None:
     if cursor.take("NULL"):
         return None
-    parts = cursor.string(option).split(".")
-    if len(parts) > 2:
-        raise InvalidTopic(f"{option} = {'.'.join(parts)!r}: a topic is named namespace.topic or topic")
-    return check_dotted(parts, "topic", InvalidTopic)
+    return cursor.topic_option(option, InvalidTopic)
 
 
 def _payload(cursor: Cursor, option: str) -> PayloadMode:
@@ -131,11 +133,15 @@ def _topic_options(cursor: Cursor, topic: TableName) -> TopicOptions:
 def parse_create_topic(cursor: Cursor) -> CreateTopic:
     exists = cursor.take("IF", "NOT", "EXISTS")
     topic = cursor.topic()
-    alias = check_name(cursor.string("the alias"), "alias", InvalidTopic) if cursor.take("ALIAS") else None
+    alias = _alias(cursor) if cursor.take("ALIAS") else None
     partitions = _partitions(cursor, topic) if cursor.take("PARTITIONS") else 1
     options = _topic_options(cursor, topic) if cursor.take("WITH") else TopicOptions()
     cursor.end("ALIAS, PARTITIONS, WITH (…), in this order, or the end of the statement")
     return CreateTopic(topic, alias, partitions, options, exists)
+
+
+def _alias(cursor: Cursor) -> str:
+    return spelled_part(check_name(read_part(cursor.string("the alias")), "alias", InvalidTopic))
 
 
 def _partitions(cursor: Cursor, topic: TableName) -> int:
@@ -161,17 +167,25 @@ def parse_clear_topic(cursor: Cursor) -> ClearTopic:
 # --- ALTER ---
 
 
-def parse_alter_topic(cursor: Cursor) -> AddSource | DropSource | SetTopic | RunOnSpark:
+def parse_alter_topic(cursor: Cursor) -> AddSource | DropSource | SetTopic | RenameTopic | SetAlias | RunOnSpark:
     topic = cursor.topic()
     if cursor.take("ADD", "SOURCE"):
         return _add_source(cursor, topic)
     if cursor.take("DROP", "SOURCE"):
         return _drop_source(cursor, topic)
+    if cursor.take("RENAME", "TO"):
+        to = cursor.topic()
+        cursor.end()
+        return RenameTopic(topic, to)
+    if cursor.take("SET", "ALIAS"):
+        alias = None if cursor.take("NULL") else _alias(cursor)
+        cursor.end()
+        return SetAlias(topic, alias)
     if cursor.take("SET"):
         options = _topic_options(cursor, topic)
         cursor.end()
         return SetTopic(topic, options)
-    raise cursor.fail("ADD SOURCE, DROP SOURCE or SET (…)")
+    raise cursor.fail("ADD SOURCE, DROP SOURCE, RENAME TO, SET ALIAS or SET (…)")
 
 
 def _add_source(cursor: Cursor, topic: TableName) -> AddSource | RunOnSpark:

@@ -1,4 +1,4 @@
-"""COPY, AUDIT and backfills on Spark reach a database only to be looked up: names become full names, and the answer is
+"""COPY, AUDIT and backfills on Spark reach a database only to be looked up: names become full names (as text), and the answer is
 `runs_on_spark` with the job in it. Whoever has Spark runs that; a server never touches files that a statement names.
 """
 
@@ -12,6 +12,7 @@ from tablecast.engine.ddl import AddSource
 from tablecast.engine.load_backfill import backfill_routes
 from tablecast.errors import RunsOnSpark, TransactionState
 from tablecast.model.change import Op
+from tablecast.model.names import read_name, spelled
 from tablecast.model.schema import Role
 from tablecast.model.spark_job import AuditTopic, Backfill, CopyFrom, CopyTopic, SparkJob, job_fields
 from tablecast.model.topic import PayloadMode, Route
@@ -44,26 +45,21 @@ def _with_full_names(job: SparkJob, context: Context) -> SparkJob:
     if isinstance(job, Backfill):
         return _planned(job, context)
     if isinstance(job, CopyFrom):
-        table = find_table(context.catalog, _name(job.table), context.namespace).schema
-        return msgspec.structs.replace(job, table=table.full_name)
-    topic = find_topic(context.catalog, _name(job.topic), context.namespace)
+        table = find_table(context.catalog, read_name(job.table), context.namespace).schema
+        return msgspec.structs.replace(job, table=spelled(table.full_name))
+    topic = find_topic(context.catalog, read_name(job.topic), context.namespace)
     if isinstance(job, CopyTopic) and job.source_table is not None:
-        source = find_table(context.catalog, _name(job.source_table), context.namespace).schema
-        return msgspec.structs.replace(job, topic=topic.full_name, source_table=source.full_name)
-    return msgspec.structs.replace(job, topic=topic.full_name)
+        source = find_table(context.catalog, read_name(job.source_table), context.namespace).schema
+        return msgspec.structs.replace(job, topic=spelled(topic.full_name), source_table=spelled(source.full_name))
+    return msgspec.structs.replace(job, topic=spelled(topic.full_name))
 
 
 def _planned(job: Backfill, context: Context) -> Backfill:
     """What ADD SOURCE would refuse is refused before anybody starts Spark."""
-    refuse_system(_name(job.table), "ADD SOURCE")
-    topic = find_topic(context.catalog, _name(job.topic), context.namespace).full_name
-    table = find_table(context.catalog, _name(job.table), context.namespace).schema.full_name
+    refuse_system(read_name(job.table), "ADD SOURCE")
+    topic = find_topic(context.catalog, read_name(job.topic), context.namespace).full_name
+    table = find_table(context.catalog, read_name(job.table), context.namespace).schema.full_name
     ops = tuple(Op[op.upper()] for op in job.ops)
     route = Route(0, ops, job.filter, job.partition_by, PayloadMode(job.payload))
     backfill_routes(context.catalog, AddSource(topic, table, route, backfill=True))
-    return msgspec.structs.replace(job, topic=topic, table=table)
-
-
-def _name(text: str) -> s.TableName:
-    namespace, _, name = text.rpartition(".")
-    return s.TableName(namespace or None, name)
+    return msgspec.structs.replace(job, topic=spelled(topic), table=spelled(table))

@@ -15,14 +15,16 @@ from tablecast.engine import ddl
 from tablecast.engine.audit import Audited
 from tablecast.engine.catalog import SYSTEM_NAMESPACE
 from tablecast.engine.decision import Command
+from tablecast.engine.rename import RenameTopic, SetAlias
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import InvalidSchema, TransactionState, TypeMismatch, UnsupportedSql
 from tablecast.model.change import Op
+from tablecast.model.names import full_name
 from tablecast.model.schema import Column, ColumnType, DefaultKind, Role, TableSchema, TypeName
 from tablecast.model.topic import Route, Topic
 from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
-from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
+from tablecast.sql.context import Context, find_table, find_topic, refuse_system, topic_name
 from tablecast.sql.plan_select import system_table
 
 
@@ -129,7 +131,9 @@ def _options(options: s.TopicOptions, context: Context) -> dict[str, Any]:
     for name in ("retention_seconds", "retention_max_bytes", "dedup_window_seconds", "max_deliveries", "dead_letter"):
         value = getattr(options, name)
         if value is not UNSET:
-            found[name] = full_name(value, context.namespace) if isinstance(value, s.TableName) else value
+            if isinstance(value, s.TableName):
+                value = topic_name(context.catalog, value, context.namespace)
+            found[name] = value
     return found
 
 
@@ -168,9 +172,20 @@ def set_topic(statement: s.SetTopic, context: Context) -> Result:
     return _done(statement, context, ddl.SetTopic(topic.full_name, _options(statement.options, context)), "ALTER TOPIC")
 
 
+def rename_topic(statement: s.RenameTopic, context: Context) -> Result:
+    refuse_system(statement.to, "ALTER TOPIC")
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    command = RenameTopic(topic.full_name, statement.to.namespace or topic.namespace, statement.to.name)
+    return _done(statement, context, command, "ALTER TOPIC")
+
+
+def set_alias(statement: s.SetAlias, context: Context) -> Result:
+    topic = find_topic(context.catalog, statement.topic, context.namespace)
+    return _done(statement, context, SetAlias(topic.full_name, statement.alias), "ALTER TOPIC")
+
+
 def drop_topic(statement: s.DropTopic, context: Context) -> Result:
-    known = statement.topic.namespace is None and statement.topic.name in context.catalog.topic_ids
-    name = statement.topic.name if known else full_name(statement.topic, context.namespace)
+    name = topic_name(context.catalog, statement.topic, context.namespace)
     return _done(statement, context, ddl.DropTopic(name, statement.if_exists), "DROP TOPIC")
 
 
@@ -232,6 +247,8 @@ DEFINITIONS: dict[type[s.Statement], Callable[[Any, Context], Result]] = {
     s.AddSource: add_source,
     s.DropSource: drop_source,
     s.SetTopic: set_topic,
+    s.RenameTopic: rename_topic,
+    s.SetAlias: set_alias,
     s.DropTopic: drop_topic,
     s.ClearTopic: clear_topic,
     s.ShowNamespaces: show_namespaces,

@@ -22,6 +22,7 @@ from tablecast.core.expression.tree import TEXT
 from tablecast.core.live_query import LiveForm, LiveQuery, Output, Types
 from tablecast.core.rights import require_read
 from tablecast.engine.catalog import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, Catalog
+from tablecast.model.names import read_part
 from tablecast.model.schema import Actor, Column, ColumnType, TableSchema
 from tablecast.sql.context import find_table, readable_system_table
 from tablecast.sql.generated import lift_generated
@@ -43,7 +44,7 @@ def plan_live(
     is_kept = len(sql) <= KEPT_TEXT_CHARS
     select = _parsed(sql) if is_kept else parse_live(sql)
     check_count(params, select.parameters)
-    schema = _readable(catalog, actor, select.table, namespace)
+    schema = _readable(catalog, actor, select.table, read_part(namespace))
     limit = select.limit if select.limit_parameter is None else checked_limit(params[select.limit_parameter])
     # What decides about no row is left out: whoever asks for the same rows is told together.
     taken = [_taken(schema, select, i, value) if i in select.used else (None, None) for i, value in enumerate(params)]

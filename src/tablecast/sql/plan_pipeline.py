@@ -20,11 +20,12 @@ from tablecast.engine import pipelines
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.system import SYSTEM_TABLES
 from tablecast.errors import InvalidPipeline, UnknownColumn
+from tablecast.model.names import full_name, read_name
 from tablecast.model.pipeline import InputKind, Pipeline, PipelineInput, PipelineMode, PipelineOptions
 from tablecast.model.schema import ColumnType, Role, TableSchema, TypeName
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
-from tablecast.sql.context import Context, find_table, find_topic, full_name, refuse_system
+from tablecast.sql.context import Context, find_table, find_topic, refuse_system, topic_name
 from tablecast.sql.plan_ddl import carry_out, permit
 from tablecast.sql.spark_query import mark, output_names
 
@@ -74,10 +75,7 @@ def _input_name(catalog: Catalog, given: s.NamedInput, namespace: str) -> str:
 def _options(options: PipelineOptions, catalog: Catalog, namespace: str) -> PipelineOptions:
     if options.dead_letter is None:
         return options
-    parts = options.dead_letter.rpartition(".")
-    name = s.TableName(parts[0] or None, parts[2])
-    alias = name.namespace is None and name.name in catalog.topic_ids
-    full = catalog.topic(name.name).full_name if alias else full_name(name, namespace)
+    full = topic_name(catalog, read_name(options.dead_letter), namespace)
     return msgspec.structs.replace(options, dead_letter=full)
 
 

@@ -28,13 +28,14 @@ from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, TransactionState
 from tablecast.model.message import Consumed
+from tablecast.model.names import full_name, full_name_of, read_name, read_part
 from tablecast.model.position import Start
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
 from tablecast.sql.bulk import plan_rows
-from tablecast.sql.context import Context, Submitted, Write, full_name
+from tablecast.sql.context import Context, Submitted, Write, find_topic
 from tablecast.sql.keyed import only_reads, without_control
 from tablecast.sql.live import ThreadedLiveQueries
 from tablecast.sql.parameters import check_count
@@ -85,7 +86,7 @@ class Session:
         self._queries = queries
         self._live = live or ThreadedLiveQueries(engine)
         self.actor = actor
-        self.namespace = namespace
+        self.namespace = namespace = read_part(namespace)
         self._transaction: Transaction | None = None
         self._plans: dict[str, Prepared] = {}
         self._planning = threading.Lock()
@@ -281,12 +282,15 @@ class Session:
         try:
             return plan_rows(context, table, rows, columns, mode)
         except PermissionDenied as error:
-            raise self._noted(error, mode.upper(), table) from None
+            raise self._noted(error, mode.upper(), full_name_of(table, self.namespace)) from None
 
     def _once_rows(
         self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, key: str | None
     ) -> tuple[str, bytes] | None:
-        return None if key is None else (key, self._fingerprint(f"{mode} {table}", [_plain(rows), columns]))
+        if key is None:
+            return None
+        name = full_name_of(table, self.namespace)
+        return key, self._fingerprint(f"{mode} {name}", [_plain(rows), columns])
 
     def _fingerprint(self, text: str, params: Any) -> bytes:
         """What a request asks for: the same key with another fingerprint is a mistake."""
@@ -448,8 +452,7 @@ class Session:
 
     def topic(self, name: str) -> Topic:
         """A topic by name, `namespace.name`, or alias."""
-        catalog = self._engine.catalog
-        return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{self.namespace}.{name}")
+        return find_topic(self._engine.catalog, read_name(name), self.namespace)
 
     def _may_consume(self, topic: str) -> None:
         try:

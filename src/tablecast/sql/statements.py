@@ -23,22 +23,12 @@ from msgspec import UNSET, UnsetType
 from sqlglot import exp
 
 from tablecast.model.change import Op
+from tablecast.model.names import TableName as TableName
 from tablecast.model.pipeline import InputKind, PipelineMode, PipelineOptions
 from tablecast.model.position import Start
 from tablecast.model.schema import AccessLevel, Column, Role, TableKind
 from tablecast.model.spark_job import SparkJob
 from tablecast.model.topic import PayloadMode
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """The name of a table or topic; without a namespace the session's own is meant."""
-
-    namespace: str | None
-    name: str
-
-    def __str__(self) -> str:
-        return self.name if self.namespace is None else f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +98,8 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Statement):
+    """`alias` is text, as it is written: in quotes if it keeps its case."""
+
     topic: TableName
     alias: str | None = None
     partitions: int = 1
@@ -141,6 +133,20 @@ class DropSource(Statement):
 class SetTopic(Statement):
     topic: TableName
     options: TopicOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTopic(Statement):
+    """Without a namespace, `to` stays in the topic's own."""
+
+    topic: TableName
+    to: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class SetAlias(Statement):
+    topic: TableName
+    alias: str | None
 
 
 @dataclass(frozen=True, slots=True)

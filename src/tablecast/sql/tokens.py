@@ -6,7 +6,8 @@ to sqlglot's parser, and so that every error can tell line, column and culprit.
 Names: an identifier is folded to lower case unless it is in double quotes. It consists of ASCII letters,
 digits and underscores, begins with a letter (a leading underscore is reserved: `_seq`) and has at most 63
 bytes. ASCII, because the same name must mean the same to the query engine, to MQTT topics, to metrics and to
-Spark, whose rules for folding other letters differ. A reserved word is a name only in double quotes.
+Spark, whose rules for folding other letters differ. A reserved word is a name only in double quotes, but for the
+namespace `default`. Names in strings are read by the same rule: see `model.names`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import InvalidRequest, InvalidSchema, InvalidTopic, SqlSyntaxError
-from tablecast.sql.statements import TableName
+from tablecast.model.names import DEFAULT_NAMESPACE, TableName, fold, read_name
 
 MAX_NAME_BYTES = 63
 MAX_LABEL_BYTES = 255  # user and group names: any printable text
@@ -103,13 +104,17 @@ def check_name(name: str, what: str, error: type[InvalidRequest] = InvalidSchema
 
 def check_dotted(parts: list[str], what: str, error: type[InvalidRequest] = InvalidSchema) -> TableName:
     """`[name]` or `[namespace, name]` of something that can be created or written."""
-    name = check_name(parts[-1], what, error)
-    if len(parts) == 1:
-        return TableName(None, name)
-    namespace = check_name(parts[0], "namespace", error)
+    return check_full(TableName(None if len(parts) == 1 else parts[0], parts[-1]), what, error)
+
+
+def check_full(named: TableName, what: str, error: type[InvalidRequest] = InvalidSchema) -> TableName:
+    name = check_name(named.name, what, error)
+    if named.namespace is None:
+        return named
+    namespace = check_name(named.namespace, "namespace", error)
     if namespace == SYSTEM_NAMESPACE:
         raise error(f"{what} {namespace}.{name}: the namespace {SYSTEM_NAMESPACE!r} is reserved", name=name)
-    return TableName(namespace, name)
+    return named
 
 
 def _is_word(token: Token) -> bool:
@@ -199,9 +204,14 @@ class Cursor:
             return self.advance().text
         if token is None or not _is_word(token) or token.token_type.name.endswith("STRING"):
             raise self.fail(f"the name of a {what}")
-        if token.text.lower() in RESERVED:
+        name = fold(token.text)
+        if name in RESERVED and not self._at_default_namespace(what):
             raise self.fail(f"the name of a {what} (a reserved word needs double quotes)")
-        return self.advance().text.lower()
+        self.advance()
+        return name
+
+    def _at_default_namespace(self, what: str) -> bool:
+        return self.at(DEFAULT_NAMESPACE.upper(), ".") or (what == "namespace" and self.at(DEFAULT_NAMESPACE.upper()))
 
     def name(self, what: str) -> str:
         return check_name(self.identifier(what), what)
@@ -222,6 +232,13 @@ class Cursor:
 
     def topic(self) -> TableName:
         return check_dotted(self.dotted("topic"), "topic", InvalidTopic)
+
+    def topic_option(self, option: str, error: type[InvalidRequest]) -> TableName:
+        """The name of a topic in a string."""
+        named = read_name(self.string(option))
+        if "." in named.name:
+            raise error(f"{option} = {named.name!r}: a topic is named namespace.topic or topic", option=option)
+        return check_full(named, "topic", error)
 
     def string(self, what: str) -> str:
         if self.next is None or self.next.token_type is not TokenType.STRING:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tablecast.errors import InvalidPipeline
+from tablecast.model.names import full_name, full_name_of, read_name
 from tablecast.model.pipeline import InputKind, Pipeline, PipelineInput, PipelineMode, PipelineOptions
 
 if TYPE_CHECKING:
@@ -48,10 +49,19 @@ def table(name: str) -> Input:
 
 
 def _full(name: str, what: str) -> str:
+    """The full name."""
+    read = read_name(name)
+    if read.namespace is None:
+        raise InvalidPipeline(f"{what} {name!r}: write namespace.{what}", name=name)
+    return full_name(read, read.namespace)
+
+
+def _own_name(name: str) -> tuple[str, str]:
+    """A pipeline of a file is in no catalog: its name is a label, which its checkpoint is kept under, as it is."""
     namespace, _, bare = name.partition(".")
     if not namespace or not bare or "." in bare:
-        raise InvalidPipeline(f"{what} {name!r}: write namespace.{what}", name=name)
-    return name
+        raise InvalidPipeline(f"pipeline {name!r}: write namespace.pipeline", name=name)
+    return namespace, bare
 
 
 @dataclass(frozen=True)
@@ -93,20 +103,22 @@ def pipeline(
     Its name is that of the function, in the target's namespace, unless `name` gives another. The other arguments are the
     options of CREATE PIPELINE.
     """
-    namespace = _full(into, "table").partition(".")[0]
+    into = _full(into, "table")
+    namespace = into.partition(".")[0]
     if mode not in list(PipelineMode):
         raise InvalidPipeline(f"mode {mode!r} is unknown: use one of {', '.join(PipelineMode)}", mode=mode)
     if starting not in ("earliest", "latest"):
         raise InvalidPipeline(f"starting {starting!r}: it is earliest or latest")
     if not any(given.kind is InputKind.TOPIC for given in inputs.values()):
         raise InvalidPipeline(f"a pipeline into {into} reads no topic: topic(…) is what makes it run")
+    letters = None if dead_letter is None else full_name_of(dead_letter)
     options = PipelineOptions(
-        trigger_seconds, starting, dead_letter, watermark, checkpoint, max_messages, fail_on_data_loss
+        trigger_seconds, starting, letters, watermark, checkpoint, max_messages, fail_on_data_loss
     )
 
     def declared(function: Function) -> Declared:
         _check_parameters(function, inputs)
-        space, _, bare = _full(name or f"{namespace}.{function.__name__}", "pipeline").partition(".")
+        space, bare = _own_name(name) if name else (namespace, function.__name__)
         named = tuple(PipelineInput(given.kind, given.name, view) for view, given in inputs.items())
         return Declared(Pipeline(space, bare, into, PipelineMode(mode), "", named, options), function)
 

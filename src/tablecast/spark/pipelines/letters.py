@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tablecast.core.seal_judge import Reject
 from tablecast.core.shown import shown
+from tablecast.model.names import spelled
 from tablecast.model.pipeline import LoadLetter, Pipeline
 from tablecast.spark.task import local_directory
 
@@ -40,8 +41,9 @@ class Letters:
         self.count += len(rejects)
         topic = self._pipeline.options.dead_letter
         if topic is not None:
+            to = spelled(topic)
             for reject in rejects[: MAX_LETTERS - self.kept]:
-                self._spool.write(_encode(self._letter(topic, reject, _row(batch, reject.row))) + b"\n")
+                self._spool.write(_encode(self._letter(to, reject, _row(batch, reject.row))) + b"\n")
                 self.kept += 1
 
     def _letter(self, topic: str, reject: Reject, row: dict[str, Any]) -> LoadLetter:

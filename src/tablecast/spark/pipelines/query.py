@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tablecast.client.bulk import BulkClient, Server
+from tablecast.model.names import spelled
 from tablecast.model.pipeline import InputKind, PipelineInput
 from tablecast.model.schema import TableSchema
 from tablecast.spark.fitting import fit
@@ -89,10 +90,10 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 def _frame(session: SparkSession, definition: Definition, given: PipelineInput, around: Surroundings) -> DataFrame:
     if given.kind is InputKind.TABLE:
-        table = session.read.format(SOURCE_NAME).options(**around.options).option("table", given.name)
+        table = session.read.format(SOURCE_NAME).options(**around.options).option("table", spelled(given.name))
         return table.option("minPartitions", "1").load()  # one task: its snapshot ends with it, batch after batch
     options = definition.pipeline.options
-    reader = session.readStream.format(SOURCE_NAME).options(**around.options).option("topic", given.name)
+    reader = session.readStream.format(SOURCE_NAME).options(**around.options).option("topic", spelled(given.name))
     reader = reader.option("startingOffsets", options.starting)
     reader = reader.option("maxOffsetsPerTrigger", str(options.max_messages or MAX_MESSAGES_PER_BATCH))
     reader = reader.option("failOnDataLoss", str(options.fail_on_data_loss).lower())
@@ -106,7 +107,7 @@ def _frame(session: SparkSession, definition: Definition, given: PipelineInput, 
 
 def _is_of_one_table(server: Server, topic: str) -> bool:
     with BulkClient(server) as client:
-        return len(client.describe_topic(topic).tables) == 1
+        return len(client.describe_topic(spelled(topic)).tables) == 1
 
 
 # --- results ----------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def _fitted(result: DataFrame, definition: Definition, server: Server) -> tuple[
 def _schema_of(server: Server, table: str) -> TableSchema:
     """As it is now. There is no cheaper question than a snapshot that is closed at once."""
     with BulkClient(server) as client:
-        snapshot = client.open_snapshot(table)
+        snapshot = client.open_snapshot(spelled(table))
         client.close_snapshot(snapshot.snapshot_id)
     return snapshot.table
 

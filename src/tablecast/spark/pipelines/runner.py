@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tablecast.client.bulk import BulkClient
 from tablecast.errors import InvalidPipeline, TablecastError, UnknownPipeline
+from tablecast.model.names import full_name_of, spelled
 from tablecast.model.pipeline import InputKind
 from tablecast.spark.pipelines.definition import Definition, of_record
 from tablecast.spark.pipelines.life import MAX_BEGINNING, Life, Terms
@@ -33,7 +34,7 @@ Wished = Callable[[], list[Definition]]
 
 @dataclass(frozen=True, slots=True)
 class CatalogPipelines:
-    """What the catalog wishes to run; `names`: of these only."""
+    """What the catalog wishes to run; `names`: of these only, as text."""
 
     client: BulkClient
     names: Sequence[str] = ()
@@ -43,14 +44,14 @@ class CatalogPipelines:
         return [of_record(text) for name, state, text in rows if state == "running" and self._is_mine(name)]
 
     def _is_mine(self, name: str) -> bool:
-        return not self.names or name in self.names
+        return not self.names or name in map(full_name_of, self.names)
 
     def check(self) -> None:
         """That the names there are exist, at the beginning: later they may be dropped."""
         [rows] = self.client.sql(_DEFINITIONS)
         known = {name for name, *_ in rows}
         for name in self.names:
-            if name not in known:
+            if full_name_of(name) not in known:
                 raise UnknownPipeline(f"there is no pipeline {name}; SHOW PIPELINES lists them", pipeline=name)
 
 
@@ -179,7 +180,7 @@ class Runner:
 
     def _tell(self, life: Life) -> None:
         self.client.report_pipeline(
-            life.definition.name,
+            spelled(life.definition.name),
             {
                 "state": life.state,
                 "runner": self.name,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tablecast.client.bulk import BulkClient
 from tablecast.errors import TablecastError, TooLarge, TypeMismatch
+from tablecast.model.names import spelled
 from tablecast.model.pipeline import DuplicateLetters, Pipeline, PipelineMode
 from tablecast.spark.committing import BRIEFLY, commit_parts, the_load
 from tablecast.spark.durable import make_durable
@@ -110,13 +111,13 @@ class Sink:
         topic = self._pipeline.options.dead_letter
         if topic is None or self._pipeline.mode is not PipelineMode.INSERT:
             return None
-        return DuplicateLetters(topic, self._pipeline.full_name, batch_id)
+        return DuplicateLetters(spelled(topic), self._pipeline.full_name, batch_id)
 
     def _give_up(self, writer_id: str, batch_id: int) -> None:
         """Forgets what was staged: the next attempt stages it again, and there may be many."""
         pipeline, server = self._pipeline, replace(self._client.server, retry=BRIEFLY)
         with contextlib.suppress(TablecastError), BulkClient(server) as client:
-            found = client.begin_load(pipeline.target, writer_id, batch_id, mode=pipeline.mode, kind="rows")
+            found = client.begin_load(spelled(pipeline.target), writer_id, batch_id, mode=pipeline.mode, kind="rows")
             if found.committed is None:
                 client.abort_load(found.load_id)
 

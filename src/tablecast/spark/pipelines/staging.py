@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.client.bulk import LETTERS, BulkClient, LoadBegun, Server
+from tablecast.model.names import spelled
 from tablecast.model.pipeline import Pipeline
 from tablecast.spark.pipelines.judging import Judge
 from tablecast.spark.pipelines.letters import Letters
@@ -64,7 +65,8 @@ class Staging:
     def _staged(self, batches: Iterable[pa.RecordBatch]) -> Told:
         query_id, batch_id = current_batch()
         with BulkClient(self.server) as client:
-            load = client.begin_load(self.pipeline.target, query_id, batch_id, mode=self.pipeline.mode, kind="rows")
+            target, mode = spelled(self.pipeline.target), self.pipeline.mode
+            load = client.begin_load(target, query_id, batch_id, mode=mode, kind="rows")
             if load.committed is not None:
                 read_to_the_end(batches)
                 return Told(committed=True)
