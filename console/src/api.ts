@@ -4,6 +4,7 @@ import type { Param, Value } from "tablecast";
 import { ApiError } from "./errors.ts";
 import { request, type RequestOptions } from "./http.ts";
 import { accessToken } from "./session.ts";
+import { quotedName } from "./sql/quote.ts";
 
 export { ApiError, asApiError } from "./errors.ts";
 
@@ -57,6 +58,7 @@ export interface Consumed {
   consumer: string | null;
 }
 
+/** `topic` is its full name, as system tables have it. */
 export interface ConsumeRequest {
   topic: string;
   start?: Start;
@@ -107,14 +109,14 @@ export async function rows<T>(text: string, params: Param[] = [], options: Optio
 }
 
 export function consume(wanted: ConsumeRequest, options: Options = {}): Promise<Consumed> {
-  return call<Consumed>("POST", "topics/consume", wanted, options);
+  return call<Consumed>("POST", "topics/consume", { ...wanted, topic: quotedName(wanted.topic) }, options);
 }
 
 export function ack(
   wanted: AckRequest,
   options: Options = {},
 ): Promise<{ success: boolean; acknowledged_offset: number }> {
-  return call("POST", "topics/ack", wanted, options);
+  return call("POST", "topics/ack", { ...wanted, topic: quotedName(wanted.topic) }, options);
 }
 
 /** The JSON that a message carries, as it was written. */

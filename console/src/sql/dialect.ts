@@ -7,7 +7,7 @@ const KEYWORDS = words(`
   constraint consume create cross default delete desc describe distinct do drop earliest else end except excluded execute
   exists explain from full grant group having if ilike in inner insert intersect into is join key latest left like limit
   nack namespace namespaces not nothing null offset on or order outer over partition partitions pipeline pipelines password primary
-  redrive replicate reset restrict returning right role rollback select set shared show source start stop stream table
+  redrive rename replicate reset restrict returning right role rollback select set shared show source start stop stream table
   tables then timestamp to topic topics transaction ttl_seconds union update upto user using values when where window with
   payload backfill retention_seconds retention_max_bytes dedup_window_seconds max_deliveries dead_letter
 `);

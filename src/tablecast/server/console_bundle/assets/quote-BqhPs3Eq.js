@@ -1,1 +1,0 @@
-function e(e){return e.split(`.`).map(e=>`"${e.replaceAll(`"`,`""`)}"`).join(`.`)}function t(e){return`'${e.replaceAll(`'`,`''`)}'`}export{t as n,e as t};
