@@ -80,6 +80,8 @@ STATEMENTS = [
     Row(s.DropSource,          DBA,     "ALTER TOPIC app.sub_{role} DROP SOURCE app.public",
         "CREATE TOPIC app.sub_{role}; ALTER TOPIC app.sub_{role} ADD SOURCE app.public ON ANY"),
     Row(s.SetTopic,            DBA,     "ALTER TOPIC app.scratch SET (retention_seconds = 100)"),
+    Row(s.RenameTopic,         DBA,     "ALTER TOPIC app.old_{role} RENAME TO new_{role}", "CREATE TOPIC app.old_{role}"),
+    Row(s.SetAlias,            DBA,     "ALTER TOPIC app.called_{role} SET ALIAS '{role}'", "CREATE TOPIC app.called_{role}"),
     Row(s.DropTopic,           DBA,     "DROP TOPIC app.dt_{role}", "CREATE TOPIC app.dt_{role}"),
     Row(s.ClearTopic,          DBA,     "CLEAR TOPIC app.scratch"),
     Row(s.Consume,             SERVICE, "CONSUME FROM app.events FROM EARLIEST LIMIT 1"),
