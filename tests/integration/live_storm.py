@@ -278,7 +278,9 @@ async def weather(
     server: ServerProcess, cycles: int, seed: int, calm_seconds: float = CALM_SECONDS, *, is_judged: bool = True
 ) -> Weathered:
     prepare(server)
-    await storm(server, PLAIN, AT_A_TIME, seed, is_judged=is_judged)  # so that connections which the server keeps for itself are there
+    await storm(
+        server, PLAIN, AT_A_TIME, seed, is_judged=is_judged
+    )  # so that connections which the server keeps for itself are there
     found = Weathered([], [], [], await asyncio.to_thread(look, server), [])
     for number in range(2):
         found.calm.append(await calm(server, calm_seconds))
