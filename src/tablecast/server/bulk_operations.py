@@ -9,7 +9,7 @@ from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, SEALED
 from tablecast.server.operation import BINARY, NAMESPACE, SIGNED_IN, WITH_BODY, Operation, Parameter
 
 _PLAN = "AZKQkA=="
-_COMMITTED = {"seq": 1234, "row_count": 500000, "already": False}
+_COMMITTED = {"seq": 1234, "row_count": 500000, "already": False, "total_rows": 1500000}
 _LOAD = Parameter("load", "path", "the id that beginning it answered", example="5f0c2f6be7b54ff0a4b9c8f1")
 _SNAPSHOT = Parameter("snapshot", "path", "the id that opening it answered", example="5f0c2f6be7b54ff0a4b9c8f1")
 _TOPIC = Parameter("topic", "path", "namespace.name, or an alias", example="app.order_events")
