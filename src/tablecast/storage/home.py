@@ -5,6 +5,8 @@
     <path>/store/        what the store keeps
     <path>/staging/      files on their way into the store; made when there are any, and no part of a backup
 
+All of it belongs to one user alone: see `private.py`.
+
 **The marker** says "this is a tablecast database, of this format". It is durable before the store makes its
 first file, so nothing of ours is ever found without it. While the store is being created it also says
 `"creating": true`; a database that is complete is therefore never mistaken for one that was never finished,
@@ -36,6 +38,7 @@ import msgspec
 
 from tablecast.errors import CorruptData, FormatTooNew, NotADatabase
 from tablecast.storage.base import StorageFailure
+from tablecast.storage.private import make_private, narrow, private_opener
 
 FORMAT = 3
 MARKER = "TABLECAST"
@@ -66,13 +69,14 @@ class Home:
         try:
             marker = self._read_marker()
             if marker is not None and (create or not marker.creating):
+                narrow(self.path)
                 return marker.creating
             if marker is None:
                 self._require_vacant()
             if not create:
                 raise NotADatabase(f"there is no database at {self.path}", path=str(self.path))
             self._made_directory = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
             self._write_marker(creating=True)
             sync_directory(self.path.parent)
         except OSError as error:
@@ -180,7 +184,7 @@ def _pack(sequence: int) -> bytes:
 def replace_durably(path: Path, content: bytes) -> None:
     """The file has its old content or all of the new, at any moment and after any crash."""
     partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") as file:
+    with open(partial, "wb", opener=private_opener) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -97,6 +97,7 @@ from rocksdict import (
 from tablecast.errors import BackupError, CorruptData, DatabaseLocked, TablecastError
 from tablecast.storage.base import Batch, Family, StorageFailure
 from tablecast.storage.home import PARTIAL, STAGING, STORE, Home, Watermark, cut_durably, sync_directory, sync_tree
+from tablecast.storage.private import make_private, narrow
 from tablecast.storage.sst import file_layout
 from tablecast.storage.view import PerFamily, Row, Scan, View, closed_error, explained
 from tablecast.storage.wal_tail import log_files, passes_over_something, torn_at
@@ -653,7 +654,7 @@ class RocksStore:
     def staging(self) -> str:
         self._require_open()
         directory = self._path / STAGING
-        directory.mkdir(exist_ok=True)
+        make_private(directory)
         return str(directory)
 
     def bounds(self, path: str) -> tuple[bytes, bytes]:
@@ -691,13 +692,14 @@ class RocksStore:
 
     def _copy_to(self, directory: Path) -> None:
         """The marker comes last: what has none is not opened."""
-        directory.mkdir(parents=True)
+        make_private(directory)
         for native in self._families.values():
             native.flush()  # without the GIL, so that little is left for the checkpoint, which keeps it
         home = Home(directory)
         reached = self._root.latest_sequence_number()
         Checkpoint(self._root).create_checkpoint(str(home.store))
         Watermark.write(directory, reached)
+        narrow(directory)
         sync_tree(directory)
         home.finish()
 
@@ -735,6 +737,8 @@ class RocksStore:
         if not troubles:
             self._watermark.advance(written)
         self._watermark.close()
+        with suppress(OSError, StorageFailure):
+            narrow(self._path)  # where the filesystem has no ACLs
         if troubles and self._failure is None:
             raise StorageFailure(f"closing {self._path} failed: {troubles[0]}", path=str(self._path)) from troubles[0]
 
