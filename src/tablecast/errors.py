@@ -56,6 +56,7 @@ it names the culprit and says what would be right. `details` carries the same fa
         ├── DatabaseLocked                  another process has it open
         ├── NotADatabase                    the path holds something else
         ├── FormatTooNew                    written by a newer tablecast
+        ├── ClockOutOfRange                 the clock says a time that ids and timestamps cannot hold
         ├── CorruptData                     bytes that do not decode or do not agree
         ├── WritesStopped                   a write or fsync failed; nothing further is acknowledged until reopened
         └── BackupError                     a backup that is incomplete or a target that is not free
@@ -368,6 +369,10 @@ class NotADatabase(DatabaseError):
 
 class FormatTooNew(DatabaseError):
     code = "format_too_new"
+
+
+class ClockOutOfRange(DatabaseError):
+    code = "clock_out_of_range"
 
 
 class CorruptData(DatabaseError):
