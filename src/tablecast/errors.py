@@ -58,6 +58,7 @@ it names the culprit and says what would be right. `details` carries the same fa
         ├── FormatTooNew                    written by a newer tablecast
         ├── ClockOutOfRange                 the clock says a time that ids and timestamps cannot hold
         ├── CorruptData                     bytes that do not decode or do not agree
+        ├── DiskFull                  507   no space: only what removes data is taken
         ├── WritesStopped                   a write or fsync failed; nothing further is acknowledged until reopened
         └── BackupError                     a backup that is incomplete or a target that is not free
 """
@@ -377,6 +378,11 @@ class ClockOutOfRange(DatabaseError):
 
 class CorruptData(DatabaseError):
     code = "corrupt_data"
+
+
+class DiskFull(DatabaseError):
+    code = "disk_full"
+    status = 507
 
 
 class WritesStopped(DatabaseError):

@@ -3,6 +3,7 @@
     <path>/TABLECAST     the marker, JSON: {"format": 3, "created_by": "0.1.0"}
     <path>/SYNCED        the watermark: 8 bytes big-endian sequence number, 4 bytes CRC-32 of them
     <path>/store/        what the store keeps
+    <path>/RESERVE       zeros, for the day the disk is full: see `reserve.py`
     <path>/staging/      files on their way into the store; made when there are any, and no part of a backup
 
 All of it belongs to one user alone: see `private.py`.

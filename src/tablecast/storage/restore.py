@@ -21,6 +21,7 @@ import msgspec
 from tablecast.errors import BackupError
 from tablecast.storage.home import MARKER, PARTIAL, STORE, WATERMARK, Marker, sync_directory, sync_tree
 from tablecast.storage.private import make_private, narrow
+from tablecast.storage.reserve import RESERVE
 
 CHUNK_BYTES = 4 << 20
 
@@ -80,7 +81,7 @@ def _is_being_made(marker: Path) -> bool:
 def _files(directory: Path) -> Files:
     found = {}
     for path in sorted(directory.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.name != RESERVE:
             stat = path.stat()
             found[path.relative_to(directory)] = stat.st_size, stat.st_mtime_ns
     return found
