@@ -25,9 +25,10 @@ from tablecast.engine.passwords import hash_password, needs_rehash, verify_passw
 from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.users import CreateUser, RehashPassword
-from tablecast.engine.verify import Progress, VerifyReport, verify_engine
+from tablecast.engine.verify import verify_engine
 from tablecast.errors import BackupError, InvalidRequest, TablecastError, Unauthenticated
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.model.verify import Progress, VerifyReport
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
 from tablecast.storage.base import Store
