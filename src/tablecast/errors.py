@@ -56,7 +56,9 @@ it names the culprit and says what would be right. `details` carries the same fa
         ├── DatabaseLocked                  another process has it open
         ├── NotADatabase                    the path holds something else
         ├── FormatTooNew                    written by a newer tablecast
+        ├── ClockOutOfRange                 the clock says a time that ids and timestamps cannot hold
         ├── CorruptData                     bytes that do not decode or do not agree
+        ├── DiskFull                  507   no space: only what removes data is taken
         ├── WritesStopped                   a write or fsync failed; nothing further is acknowledged until reopened
         └── BackupError                     a backup that is incomplete or a target that is not free
 """
@@ -370,8 +372,17 @@ class FormatTooNew(DatabaseError):
     code = "format_too_new"
 
 
+class ClockOutOfRange(DatabaseError):
+    code = "clock_out_of_range"
+
+
 class CorruptData(DatabaseError):
     code = "corrupt_data"
+
+
+class DiskFull(DatabaseError):
+    code = "disk_full"
+    status = 507
 
 
 class WritesStopped(DatabaseError):

@@ -18,6 +18,7 @@ from tablecast.codec.catalog import INTENT_KEY, LOAD_WRITERS, LOADS, load_key
 from tablecast.codec.rows import loaded_row_header
 from tablecast.core import failpoint
 from tablecast.engine import guards, load_rows, load_sealed, loads
+from tablecast.engine.load_batches import BatchName
 from tablecast.engine.loads import LoadCommitted, LoadInfo, Loads
 from tablecast.engine.observer import CommitReport, Nobody
 from tablecast.errors import (
@@ -160,7 +161,7 @@ def test_parts_become_one_commit_in_their_order(db: Database, shop: Loads) -> No
     assert rows(db) == []
     seq = db.engine.seq
     done = shop.commit(info.load_id, [(0, "a"), (1, "a")])
-    assert done == LoadCommitted(seq + 1, 3)
+    assert done == LoadCommitted(seq + 1, 3, total_rows=3)
     assert rows(db) == [(1, "ann", 7), (2, "bob", 7), (3, "cem", 3)]
     assert {row[0] for row in db.query("SELECT _seq FROM app.orders").rows} == {done.seq}
     assert sorted(told(db)) == [("insert", 1), ("insert", 2), ("insert", 3)]
@@ -320,7 +321,7 @@ def test_a_replay_is_answered_and_changes_nothing(
 ) -> None:
     info = begin(db.engine.loads, kind="sealed" if load_one is KINDS["sealed"] else "rows")
     done = load_one(db.engine.loads, 1)
-    again = LoadCommitted(done.seq, 1, already=True)
+    again = LoadCommitted(done.seq, 1, already=True, total_rows=1)
     assert db.engine.loads.commit(info.load_id, [(0, "a")]) == again
     assert begin(db.engine.loads).committed == again
     db.close()
@@ -338,9 +339,44 @@ def test_a_batch_before_the_last_is_done(shop: Loads, load_one: Callable[..., Lo
     load_one(shop, 1, batch=4)
     later = load_one(shop, 2, batch=7)
     for batch in (0, 4, 6):
-        assert begin(shop, batch).committed == LoadCommitted(later.seq, 0, already=True)
+        assert begin(shop, batch).committed == LoadCommitted(later.seq, 0, already=True, total_rows=2)
     assert begin(shop, 8).committed is None
     assert begin(shop, 7, writer="another").committed is None
+
+
+def test_every_batch_of_a_writer_is_counted(home: Home, shop: Loads, db: Database) -> None:
+    """Whoever repeats a job of several batches learns how many rows were there, although only the last is remembered."""
+    done = [
+        load(shop, arrow(id=[1, 2], customer=["x", "x"]), batch=0),
+        seal(shop, rows_of(range(10, 15)), batch=1),
+        load(shop, arrow(id=[20], customer=["x"]), batch=2),
+        seal(shop, [], batch=3),
+    ]
+    assert [d.total_rows for d in done] == [2, 7, 8, 8]
+    assert load(shop, arrow(id=[30], customer=["x"]), writer="another").total_rows == 1
+    db.close()
+    db = home.open()
+    try:
+        for batch in range(4):
+            found = begin(db.engine.loads, batch).committed
+            assert found is not None
+            assert (found.already, found.total_rows) == (True, 8)
+        sound(db)
+    finally:
+        db.close()
+
+
+def test_a_record_older_than_the_total_counts_its_own_batch(db: Database, shop: Loads) -> None:
+    load(shop, arrow(id=[1, 2], customer=["x", "x"]), batch=4)
+    name = BatchName(db.engine.catalog.table("app.orders").table_id, "query", 4)
+    record = db.engine.store.get(Family.META, name.key)
+    assert record is not None
+    older = msgspec.msgpack.decode(record[1:])
+    del older["total_rows"]
+    batch = db.engine.store.batch()
+    batch.put(Family.META, name.key, record[:1] + msgspec.msgpack.encode(older))
+    db.engine.store.write(batch)
+    assert load(shop, arrow(id=[3], customer=["x"]), batch=5).total_rows == 3
 
 
 def test_an_empty_load_is_remembered(db: Database, shop: Loads) -> None:

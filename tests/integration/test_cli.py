@@ -61,8 +61,6 @@ finally:
 @pytest.mark.parametrize(
     ("args", "instead"),
     [
-        (("verify", "https://db.example"), "stop the server and run it there on the directory, or on a backup"),
-        (("backup", "https://db.example", "copy"), "stop the server and run it there on the directory"),
         (("restore", "https://db.example", "shop"), "restore into a new directory there, and start a server on that"),
         (("restore", "copy", "https://db.example"), "restore into a new directory there, and start a server on that"),
     ],
@@ -74,7 +72,7 @@ def test_what_works_on_files_says_what_to_do_with_a_server(args: tuple[str, ...]
 
 
 @pytest.mark.parametrize("option", ["--password-file", "--token", "--ca", "--user"])
-@pytest.mark.parametrize("command", [("topics",), ("user", "list")], ids=" ".join)
+@pytest.mark.parametrize("command", [("topics",), ("verify",), ("user", "list")], ids=" ".join)
 def test_nobody_signs_in_at_a_local_database(command: tuple[str, ...], option: str, path: Path) -> None:
     done = invoke(*command, path, option, "x")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -102,8 +100,8 @@ def test_looking_at_a_database_that_is_not_there_makes_none(command: str, tmp_pa
         (("topics",), "give its address instead, e.g. http://127.0.0.1:8080"),
         (("sql", "-c", "SELECT 1"), "give its address instead, e.g. http://127.0.0.1:8080"),
         (("tail", "orders"), "give its address instead, e.g. http://127.0.0.1:8080"),
-        (("verify",), "stop that first"),
-        (("backup", "copy"), "stop that first"),
+        (("verify",), "give its address instead, e.g. http://127.0.0.1:8080"),
+        (("backup", "copy"), "give its address instead, e.g. http://127.0.0.1:8080"),
     ],
     ids=lambda value: value[0],
 )

@@ -135,9 +135,9 @@ def test_everything_may_be_asked_again(server: ServerThread, client: BulkClient,
     client.put_part(load.load_id, 0, part_of(range(3)))
     client.put_part(load.load_id, 0, part_of(range(4)))  # replaces it
     first = client.commit_load(load.load_id, [(0, "0")])
-    assert client.commit_load(load.load_id, [(0, "0")]) == LoadDone(first.seq, 4, True)
+    assert client.commit_load(load.load_id, [(0, "0")]) == LoadDone(first.seq, 4, True, 4)
     again = client.begin_load(table, "query-1", 5)
-    assert (again.load_id, again.committed) == ("", LoadDone(first.seq, 4, True))
+    assert (again.load_id, again.committed) == ("", LoadDone(first.seq, 4, True, 4))
     assert client.begin_load(table, "query-1", 4).committed is not None
     assert client.begin_load(table, "query-1", 6).committed is None
     assert ids_of(server, table) == list(range(4))

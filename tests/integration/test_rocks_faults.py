@@ -362,7 +362,7 @@ def test_a_directory_with_other_things_is_not_a_database(path: Path) -> None:
 def test_an_empty_directory_becomes_a_database(path: Path) -> None:
     path.mkdir()
     RocksStore.open(str(path)).close()
-    assert sorted(file.name for file in path.iterdir()) == ["SYNCED", "TABLECAST", "store"]
+    assert sorted(file.name for file in path.iterdir()) == ["RESERVE", "SYNCED", "TABLECAST", "store"]
 
 
 def test_without_create_nothing_is_made(path: Path) -> None:

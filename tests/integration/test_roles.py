@@ -253,6 +253,7 @@ ENDPOINTS = [
     Endpoint("DELETE", f"{API}/loads/{{load}}", SERVICE, None, f"{API}/loads/none"),
     Endpoint("POST", f"{API}/pipelines/{{name}}/report", SERVICE,
              {"state": "running", "runner": "{role}"}, f"{API}/pipelines/app.flow/report"),
+    Endpoint("POST", f"{API}/verify", DBA),
     Endpoint("POST", f"{API}/auth/login", ANYBODY, {"user": "a_user", "password": PASSWORDS["user"]}),
     Endpoint("GET", f"{API}/auth/me", USER),
     Endpoint("GET", "/health", ANYBODY),
@@ -262,6 +263,7 @@ ENDPOINTS = [
     Endpoint("GET", "/docs", ANYBODY),
 ]  # fmt: skip
 REFRESH = ("POST", f"{API}/auth/refresh")  # each needs a token of its own: a test of its own
+BACKUP = ("POST", f"{API}/backup")  # of files, which a server in memory has not: test_maintenance.py
 # These need something that was opened before: a test of its own, too.
 LIVE = ("GET", f"{API}/live")  # does not end by itself: a test of its own
 OF_A_SNAPSHOT = ("GET", f"{API}/snapshots/{{snapshot}}/rows")
@@ -358,7 +360,7 @@ def test_live_queries_are_for_who_may_read_the_table(server: ServerThread, table
 
 
 def test_every_endpoint_has_a_row() -> None:
-    apart = {REFRESH, OF_A_SNAPSHOT, *OF_A_LOAD, LIVE}
+    apart = {REFRESH, BACKUP, OF_A_SNAPSHOT, *OF_A_LOAD, LIVE}
     assert {(row.method, row.path) for row in ENDPOINTS} | apart == {(e.method, e.path) for e in SERVED}
 
 

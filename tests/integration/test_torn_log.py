@@ -110,7 +110,7 @@ def test_what_is_torn_and_was_never_acknowledged_is_left_out(image: Image, path:
         image.copy(path, image.without(lost))
         assert contents(path) == ACKNOWLEDGED, lost
         assert contents(path) == ACKNOWLEDGED  # and is settled
-        assert sorted(file.name for file in path.iterdir()) == ["SYNCED", "TABLECAST", "store"]
+        assert sorted(file.name for file in path.iterdir()) == ["RESERVE", "SYNCED", "TABLECAST", "store"]
 
 
 def test_every_sector_that_is_missing_is_noticed(image: Image) -> None:

@@ -40,6 +40,17 @@ def test_parquet_is_loaded_once_however_often_it_is_run(c: Copying, spark: Spark
     assert c.open_loads() == []
 
 
+def test_a_repeated_copy_counts_what_is_there_in_all_chunks(c: Copying, tmp_path: Path) -> None:
+    table = c.table("repeated", ORDERS)
+    for name, text in (("1.csv", "1,a,1\n2,b,1\n"), ("2.csv", "3,c,1\n4,d,1\n"), ("3.csv", "5,e,1\n")):
+        (tmp_path / name).write_text(text)
+    statement = f"COPY {table} FROM '{tmp_path}/*.csv' (FORMAT csv, JOB 'repeated', COMMIT_ROWS 2)"
+    assert c.copied(statement)["rows"] == 5
+    again = c.copied(statement)
+    assert (again["rows"], again["already"]) == (0, 5)
+    assert "5 rows were loaded by an earlier run" in c.copy(statement).message
+
+
 def test_csv_values_are_cast_as_sql_casts_them_and_the_rest_is_explained(c: Copying, tmp_path: Path) -> None:
     table = c.table("csv", ORDERS + ", CHECK (amount < 1000)")
     (tmp_path / "in").mkdir()

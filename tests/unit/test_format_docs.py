@@ -129,7 +129,7 @@ A_HISTORY = History("7f3a90c1d2e4b586")
 ANN = User("ann", Role.SERVICE, None, MS_2022, MS_2022, 258)
 AUDITED = AuditEntry("ann", Role.DBA, "DROP TOPIC", "app.events", "ok", "", None, MS_2022)
 A_LOAD = LoadStamp(258, MS_2022, 1000)
-A_JOB = LoadWriter("job:1", 3, 258, 1000, MS_2022)
+A_JOB = LoadWriter("job:1", 3, 258, 1000, MS_2022, 3000)
 INTENDED = LoadIntent("ab", 258, ("0.a.sst",), ("log.sst",), b"\x00\x07", b"\x00\x03", 5)
 CHANGED = {
     key_of(ORDERS, None, 42): row_header(258, MS_2022) + row_codec(ORDERS).encode(order()),

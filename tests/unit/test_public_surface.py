@@ -122,6 +122,8 @@ SYNC_DATABASE = {
 }
 CLIENT = {name: BOTH_SESSIONS[name] for name in REMOTE} | {
     "consumer": BOTH_DATABASES["consumer"],
+    "verify": BOTH_DATABASES["verify"],
+    "backup": "path, progress=None",
     "close": BOTH_DATABASES["close"],
 }
 BULK_CLIENT = {

@@ -298,27 +298,33 @@ def bench(
 
 
 @app.command(epilog="Example: tablecast verify ./shop")
-def verify(path: LocalPath) -> None:
+@on_target
+def verify(target: Target) -> None:
     """Prove a database sound, or say what is not.
 
-    Every row and message is read: all decode, offsets have no gap, every topic tells what its tables hold.
+    Every row and message is read: all decode, offsets have no gap, every topic tells what its tables hold. A server reads
+    its own, while it serves; this takes dba.
     """
-    require_local(path, "verify")
     from tablecast.cli.verify import run
 
-    raise typer.Exit(run(path))
+    raise typer.Exit(run(target))
 
 
-@app.command(epilog="Example: tablecast backup ./shop /backups/shop-monday")
+@app.command(epilog="Example: tablecast backup http://127.0.0.1:8080 /backups/shop-monday --user admin")
+@on_target
 def backup(
-    path: LocalPath,
-    target: Annotated[Path, typer.Argument(help="Where the copy goes; must not exist yet.", show_default=False)],
+    target: Target,
+    to: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="Where the copy goes; must not exist yet.", show_default=False)
+    ],
 ) -> None:
-    """Copy a database, whole or not at all. The copy is itself a database."""
-    require_local(path, "backup")
+    """Copy a database, whole or not at all. The copy is itself a database.
+
+    A server sends its own, while it serves, into TARGET on this machine; this takes dba.
+    """
     from tablecast.cli.backup import back_up
 
-    back_up(path, target)
+    back_up(target, to)
 
 
 @app.command(epilog="Example: tablecast restore /backups/shop-monday ./shop")

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tablecast.cli.console import output
-from tablecast.cli.opening import STOP_IT, local
+from tablecast.cli.opening import STOP_IT, connected, local
 from tablecast.cli.progress import by_bytes
+from tablecast.cli.target import Target
 from tablecast.cli.verify import print_report, verified
 from tablecast.errors import BackupError
 from tablecast.storage.home import PARTIAL
@@ -18,16 +19,25 @@ from tablecast.storage.restore import restore
 LOOK_SECONDS = 0.1
 
 
-def back_up(path: str, target: Path) -> None:
+def back_up(source: Target, target: Path) -> None:
+    source.check()
+    if source.is_server:
+        with connected(source) as client, by_bytes("receiving") as progress:
+            client.backup(target, progress)
+    else:
+        _copy_local(source.place, target)
+    output().print(f"backed up to {target} ({size_bytes(target):,} bytes)", markup=False)
+
+
+def _copy_local(path: str, target: Path) -> None:
     """The store copies by itself and tells nothing meanwhile: how far it is shows in what it has written."""
     partial = target.with_name(target.name + PARTIAL)
-    with local(path, instead=STOP_IT) as database, ThreadPoolExecutor(1) as worker, by_bytes("copying") as progress:
+    with local(path) as database, ThreadPoolExecutor(1) as worker, by_bytes("copying") as progress:
         total = size_bytes(Path(path))
         copying = worker.submit(database.backup, target)
         while wait([copying], timeout=LOOK_SECONDS).not_done:
             progress(size_bytes(partial), total)
         copying.result()
-    output().print(f"backed up to {target} ({size_bytes(target):,} bytes)", markup=False)
 
 
 def size_bytes(directory: Path) -> int:

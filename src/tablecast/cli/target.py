@@ -10,8 +10,6 @@ from tablecast.errors import InvalidRequest
 
 # What only works on files, and what to do where a server has them.
 _INSTEAD = {
-    "verify": "stop the server and run it there on the directory, or on a backup",
-    "backup": "stop the server and run it there on the directory",
     "restore": "restore into a new directory there, and start a server on that",
 }
 

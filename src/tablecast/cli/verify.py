@@ -10,27 +10,35 @@ from contextlib import suppress
 from pathlib import Path
 
 from tablecast.cli.console import output, visible
-from tablecast.cli.opening import STOP_IT, explained_lock
+from tablecast.cli.opening import ASK_IT, connected, explained_lock
 from tablecast.cli.progress import counting
+from tablecast.cli.target import Target
 from tablecast.engine.engine import system_clock
 from tablecast.engine.recovery import load_catalog, load_logs
-from tablecast.engine.verify import MAX_PROBLEMS, VerifyReport, verify
+from tablecast.engine.verify import MAX_PROBLEMS, verify
 from tablecast.errors import TablecastError
+from tablecast.model.verify import VerifyReport
 from tablecast.sql.database import open as open_database
 from tablecast.storage.base import Reader
 from tablecast.storage.home import FORMAT, Home
 from tablecast.storage.rocks import RocksStore
 
 
-def run(path: str) -> int:
+def run(target: Target) -> int:
     """Prints what was found; the exit code."""
-    report = verified(Path(path))
+    target.check()
+    report = _verified_there(target) if target.is_server else verified(Path(target.place))
     print_report(report)
     return 0 if report.sound else 1
 
 
+def _verified_there(target: Target) -> VerifyReport:
+    with connected(target) as client, counting({"rows": None, "messages": None}) as progress:
+        return client.verify(progress)
+
+
 def verified(path: Path) -> VerifyReport:
-    with explained_lock(str(path), STOP_IT):
+    with explained_lock(str(path), ASK_IT):
         _upgrade(path)
         store = RocksStore.open(str(path), create=False)
     try:

@@ -8,13 +8,14 @@ several calls are not for HTTP: a text of several statements from BEGIN to COMMI
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from tablecast.client import wire
+from tablecast.client import maintenance, wire
 from tablecast.client.arriving import batches
 from tablecast.client.bulk_server import Server
 from tablecast.client.coalesce import Coalescer, Outcome, new_key
@@ -33,6 +34,7 @@ from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
+from tablecast.model.verify import Progress, VerifyReport
 
 TIMEOUT_SECONDS = 60.0  # for an answer; a statement may run 30 s by default
 WAITING_CONSUMES = CONNECTIONS - 64  # the other connections are for acks and writes
@@ -94,6 +96,16 @@ class AsyncClient:
         return wire.results(
             await self._answer(Request("/v1/api/sql", body, idempotency_key=idempotency_key, safe=safe))
         )
+
+    async def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
+        """A copy of the server's whole database, sent into the local directory `path`: whole, or not there. Takes dba."""
+        self._check_open()
+        await asyncio.to_thread(maintenance.back_up, self._server, path, progress)
+
+    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """The server reads everything it has and compares what must agree. Takes dba."""
+        self._check_open()
+        return await asyncio.to_thread(maintenance.verify, self._server, progress)
 
     async def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""

@@ -288,6 +288,10 @@ class BulkClient:
             raise NoAnswer(f"a gateway answered {arriving.status}", sent=True)
         raise refusal(arriving.status, arriving.headers, body)
 
+    def _post(self, path: str, *, accept: str) -> Arriving:
+        """Sent once, without a body; the answer is to be read by the caller."""
+        return self._sent("POST", _API + path, accept=accept)
+
     def _in_namespace(self, query: dict[str, str]) -> str:
         if self.namespace != DEFAULT_NAMESPACE:
             query = query | {"namespace": self.namespace}

@@ -57,11 +57,13 @@ class SnapshotOpened(msgspec.Struct, frozen=True):
 
 
 class LoadDone(msgspec.Struct, frozen=True):
-    """`already`: it was committed before."""
+    """`already`: it was committed before. `total_rows`: of every batch that the writer has committed into the table; 0 if
+    the server is too old to count them."""
 
     seq: int
     row_count: int
     already: bool = False
+    total_rows: int = 0
 
 
 class LoadBegun(msgspec.Struct, frozen=True):

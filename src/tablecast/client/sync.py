@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
+from tablecast.client import maintenance
 from tablecast.client.asynchronous import TIMEOUT_SECONDS, AsyncClient, connect_async
 from tablecast.client.consumer import Consumer
 from tablecast.client.live_sync import LiveChanges, LiveTable
@@ -28,6 +30,7 @@ from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, RunsOnSpark, TablecastError
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
+from tablecast.model.verify import Progress, VerifyReport
 
 _open: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -64,6 +67,16 @@ class Client:
             return self._thread.run(lambda: self._client._execute_there(sql, params, idempotency_key=idempotency_key))
         except RunsOnSpark as e:
             return [run_on_spark(e, self._client._server)]
+
+    def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
+        """A copy of the server's whole database, sent into the local directory `path`: whole, or not there. Takes dba."""
+        self._client._check_open()
+        maintenance.back_up(self._client._server, path, progress)
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """The server reads everything it has and compares what must agree. Takes dba."""
+        self._client._check_open()
+        return maintenance.verify(self._client._server, progress)
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""

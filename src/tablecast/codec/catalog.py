@@ -118,13 +118,15 @@ class LoadStamp(msgspec.Struct, frozen=True):
 
 
 class LoadWriter(msgspec.Struct, frozen=True):
-    """Batches up to `batch_id` are done. `seq`, `rows` and `ts_ms` are of that batch."""
+    """Batches up to `batch_id` are done. `seq`, `rows` and `ts_ms` are of that batch, `total_rows` of all of them (0 in a
+    record older than the field)."""
 
     writer_id: str
     batch_id: int
     seq: int
     rows: int
     ts_ms: int
+    total_rows: int = 0
 
 
 class LoadIntent(msgspec.Struct, frozen=True):

@@ -164,6 +164,8 @@ class PendingCommit:
 
     def apply(self, decision: Decision) -> None:
         """All of it. Whatever can fail (routing, encoding, reading) happens before anything is taken in."""
+        if _adds(decision):
+            self._store.require_room()
         appends, dedup_records, deduplicated = self._route(decision)
         writes = [(run, self._row_values(run)) for run in decision.runs]
         befores = None if self._undo is None else self._undo.look(self.catalog, decision.runs, decision.expired)
@@ -341,3 +343,10 @@ class PendingCommit:
             if len(value) <= SMALL_BATCH_BYTES:
                 self._small_batches.append((*where, value))
         return log.next_offset
+
+
+def _adds(decision: Decision) -> bool:
+    """Whether it makes the database larger for long: rows, or messages beside rows. Definitions and positions are small."""
+    return (
+        decision.loaded is not None or bool(decision.appends) or any(run.op is not Op.DELETE for run in decision.runs)
+    )

@@ -20,7 +20,7 @@ from tablecast.codec.log import LogBatch
 from tablecast.core import failpoint
 from tablecast.core import group as groups
 from tablecast.core.redelivery import has_work
-from tablecast.core.snowflake import SnowflakeIds
+from tablecast.core.snowflake import SnowflakeIds, require_clock
 from tablecast.engine.adoption import adopt_rows
 from tablecast.engine.ahead import NOTHING, Ahead
 from tablecast.engine.catalog import Catalog
@@ -85,7 +85,7 @@ class Engine:
         self.store = store
         self.durability = durability or Durability()
         self._clock = clock
-        recovered = recover(store, clock())
+        recovered = recover(store, require_clock(clock()))
         self._history = open_history(store, may_lose=not self.durability.on_commit)
         self.catalog: Catalog = recovered.catalog
         self.seq = recovered.mark.seq

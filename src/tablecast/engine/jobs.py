@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from tablecast.engine.decision import Decision, View
 from tablecast.engine.groups import ExpireClaims, group_states
 from tablecast.engine.observer import tell
 from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
-from tablecast.errors import InvalidRequest
+from tablecast.errors import DatabaseError, InvalidRequest
 from tablecast.storage.base import Family, Reader
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Jobs:
 
     def _run_forever(self) -> None:
         while not self._stopped.wait(self._interval_seconds):
+            with suppress(DatabaseError):
+                self._engine.store.reclaim()
             for name in self._jobs:
                 if self._stopped.is_set() or self._engine.writes_stopped:
                     return

@@ -210,10 +210,10 @@ class CommitBackfill:
         log = placer.placed(view, None if noted else self.prepared)
         count = sum(batch.count for _, batch in batches)
         decision = self.backfill.source.added(view)
-        decision.records += self.name.remembered(view, count) + log.records + entry_records(view, self.entry)
+        decision.records += log.records + entry_records(view, self.entry)
         intent = self._intent(view, log) if placer.in_file else None
         decision.loaded = Loaded(self.name.table_id, self.load_number, 0, log.ts_ms, b"", b"", log.ends, intent)
-        decision.response = LoadCommitted(view.seq, count)
+        self.name.committed(decision, view, count)
         return decision
 
     def _check(self, view: View) -> None:

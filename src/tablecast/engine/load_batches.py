@@ -24,11 +24,13 @@ _MAX_BATCH_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LoadCommitted:
-    """`row_count` is how many rows the commit wrote or removed; 0 if only a later batch is remembered."""
+    """`row_count` is how many rows the commit wrote or removed; 0 if only a later batch is remembered. `total_rows` counts
+    those of every batch that the writer has committed into the table."""
 
     seq: int
     row_count: int
     already: bool = False
+    total_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +54,34 @@ class BatchName:
 
     def recall(self, reader: Reader | View) -> LoadCommitted | None:
         """What this batch was answered; None if it was not loaded yet."""
-        stored = reader.get(Family.META, self.key)
-        if stored is None:
+        last = self._last(reader)
+        if last is None or self.batch_id > last.batch_id:
             return None
-        last = decode_record(LoadWriter, stored)
-        if self.batch_id > last.batch_id:
-            return None
-        return LoadCommitted(last.seq, last.rows if last.batch_id == self.batch_id else 0, already=True)
+        rows = last.rows if last.batch_id == self.batch_id else 0
+        return LoadCommitted(last.seq, rows, already=True, total_rows=_total(last))
 
-    def remembered(self, view: View, rows: int) -> list[Record]:
-        """What the commit that loads it writes about it."""
-        writer = LoadWriter(self.writer_id, self.batch_id, view.seq, rows, view.ts_ms)
+    def _last(self, reader: Reader | View) -> LoadWriter | None:
+        stored = reader.get(Family.META, self.key)
+        return None if stored is None else decode_record(LoadWriter, stored)
+
+    def committed(self, decision: Decision, view: View, rows: int) -> None:
+        """Makes `decision` the commit of this batch: its record, and the answer."""
+        last = self._last(view)
+        total = rows + (0 if last is None else _total(last))
+        writer = LoadWriter(self.writer_id, self.batch_id, view.seq, rows, view.ts_ms, total)
+        decision.records += self._remembered(writer)
+        decision.response = LoadCommitted(view.seq, rows, total_rows=total)
+
+    def _remembered(self, writer: LoadWriter) -> list[Record]:
         saved: list[Record] = [(Family.META, self.key, encode_record(writer))]
         ends_ms = forgotten_ms(writer)
         if ends_ms is not None:
             saved.append((Family.EXPIRY, keys.expiry_key(ends_ms, Family.META, self.key), b""))
         return saved
+
+
+def _total(writer: LoadWriter) -> int:
+    return max(writer.total_rows, writer.rows)
 
 
 def forgotten_ms(writer: LoadWriter) -> int | None:
@@ -92,8 +106,7 @@ class OncePerBatch:
             return Decision(known)
         decision = self.command.decide(view)
         count: int = decision.response.count
-        decision.records += self.name.remembered(view, count)
-        decision.response = LoadCommitted(view.seq, count)
+        self.name.committed(decision, view, count)
         return decision
 
 

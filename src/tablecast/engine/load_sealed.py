@@ -31,7 +31,7 @@ from tablecast.core.snowflake import SnowflakeIds
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.decision import Decision, Loaded, LogEnd, Record, StalePlan, View
 from tablecast.engine.guards import InsertGuard, KeyRange
-from tablecast.engine.load_batches import BatchName, LoadCommitted
+from tablecast.engine.load_batches import BatchName
 from tablecast.engine.staging import LOG_FILE, sst_of
 from tablecast.errors import DuplicateKey, InvalidPart, NotSealable, StaleLoad
 from tablecast.model.change import Op
@@ -363,7 +363,7 @@ class CommitSealed:
         log = self.placer.placed(view, self.prepared)
         rows = sum(part.sealed.rows for part in self.parts)
         stamped = LoadStamp(view.seq, log.ts_ms, rows)
-        saved: list[Record] = self.name.remembered(view, rows) + log.records
+        saved: list[Record] = list(log.records)
         if rows:
             key = records.load_key(self.name.table_id, self.load_number)
             saved.append((Family.META, key, encode_record(stamped)))
@@ -371,7 +371,9 @@ class CommitSealed:
             self.name.table_id, self.load_number, rows, log.ts_ms, *_between(self.parts), log.ends,
             self._intent(view, log),
         )  # fmt: skip
-        return Decision(LoadCommitted(view.seq, rows), records=saved, loaded=loaded)
+        decision = Decision(records=saved, loaded=loaded)
+        self.name.committed(decision, view, rows)
+        return decision
 
     def _intent(self, view: View, log: PlacedLog) -> LoadIntent | None:
         filled = [part for part in self.parts if part.sealed.rows]

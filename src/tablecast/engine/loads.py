@@ -253,6 +253,7 @@ class Loads:
         plan: bytes,
     ) -> _Load:
         self._drop_earlier(name)
+        self._engine.store.require_room()
         if sum(not load.committed for load in list(self._known.values())) >= MAX_OPEN_LOADS:
             raise InvalidRequest(f"{MAX_OPEN_LOADS} loads are open; commit or abort some first", limit=MAX_OPEN_LOADS)
         number: int = self._engine.execute(TakeLoadNumber()) if kind == "sealed" else 0

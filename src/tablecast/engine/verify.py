@@ -19,8 +19,8 @@ Every stored thing is read and decoded, and what two places say about the same f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 
@@ -58,29 +58,10 @@ from tablecast.errors import TablecastError
 from tablecast.model.change import Op
 from tablecast.model.message import Message
 from tablecast.model.topic import PayloadMode, Route, Topic
+from tablecast.model.verify import Progress, VerifyReport
 from tablecast.storage.base import Family, Reader
 
 MAX_PROBLEMS = 100
-
-Progress = Callable[[str, int], None]
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)  # what is sound, but should be mended
-    tables: int = 0
-    rows: int = 0
-    topics: int = 0
-    messages: int = 0
-    groups: int = 0
-    folded: int = 0  # topics compared with their tables as a whole
-    changes: int = 0  # kept changes, each a row in a commit
-    versions: int = 0  # of replicated rows, and tombstones
-
-    @property
-    def sound(self) -> bool:
-        return not self.problems
 
 
 class _Enough(Exception):

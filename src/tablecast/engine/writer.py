@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from tablecast.core import failpoint
-from tablecast.core.snowflake import SnowflakeIds
+from tablecast.core.snowflake import SnowflakeIds, require_clock
 from tablecast.engine.ahead import NOTHING, Ahead
 from tablecast.engine.bounds import KeyBounds
 from tablecast.engine.catalog import Catalog
@@ -317,7 +317,7 @@ class Writer:
     def _opened(self) -> PendingCommit:
         self._bounds.forget_if_many()
         self._seq += 1
-        self._ts_ms = max(self._ts_ms, self._clock())  # time in the log never goes backwards
+        self._ts_ms = max(self._ts_ms, require_clock(self._clock()))  # time in the log never goes backwards
         return PendingCommit(
             self._store, self._catalog, self._logs, self._bounds, self._seq, self._ts_ms, self.guards,
             follows_load=self._follows_load, changes=self.changes,

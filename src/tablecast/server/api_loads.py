@@ -71,11 +71,13 @@ class CommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CommittedOut(msgspec.Struct, frozen=True):
-    """`already`: it was committed before, by this request or by a later batch of the writer."""
+    """`already`: it was committed before, by this request or by a later batch of the writer. `total_rows` counts the rows
+    of every batch that the writer has committed into the table."""
 
     seq: int
     row_count: int
     already: bool
+    total_rows: int
 
 
 class BeginAnswer(msgspec.Struct, frozen=True):
@@ -142,7 +144,7 @@ def _begun(info: LoadInfo) -> BeginAnswer:
 
 
 def _committed(committed: LoadCommitted) -> CommittedOut:
-    return CommittedOut(committed.seq, committed.row_count, committed.already)
+    return CommittedOut(committed.seq, committed.row_count, committed.already, committed.total_rows)
 
 
 async def put_part(call: Call) -> Response:

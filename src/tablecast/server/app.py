@@ -20,6 +20,7 @@ from tablecast.server import (
     api_live,
     api_loads,
     api_log,
+    api_maintenance,
     api_pipelines,
     api_rows,
     api_snapshots,
@@ -41,6 +42,7 @@ from tablecast.server.live import LiveService
 from tablecast.server.live_upgrade import LiveUpgrade
 from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import AccessLog
+from tablecast.server.maintenance import Maintenance
 from tablecast.server.metrics import Metrics
 from tablecast.server.sessions import Sessions
 from tablecast.server.settings import Settings
@@ -77,6 +79,8 @@ SERVED = (
     Served("POST", f"{API}/snapshots", api_snapshots.open_snapshot),
     Served("GET", f"{API}/snapshots/{{snapshot}}/rows", api_snapshots.read_snapshot),
     Served("DELETE", f"{API}/snapshots/{{snapshot}}", api_snapshots.close_snapshot),
+    Served("POST", f"{API}/backup", api_maintenance.backup),
+    Served("POST", f"{API}/verify", api_maintenance.verify),
     Served("POST", f"{API}/auth/login", api_auth.login, public=True),
     Served("POST", f"{API}/auth/refresh", api_auth.refresh, public=True),
     Served("GET", f"{API}/auth/me", api_auth.me),
@@ -99,8 +103,8 @@ def create_app(
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
     live = LiveService(db, settings, auth, metrics, lifecycle, door)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live
-    )
+        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live, Maintenance(),
+    )  # fmt: skip
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
     metrics.door(door.stats)

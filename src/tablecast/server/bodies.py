@@ -22,6 +22,7 @@ from tablecast.errors import InvalidRequest, TablecastError, Timeout, TooLarge, 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
 NDJSON = "application/x-ndjson"
+TAR = "application/x-tar"
 ARROW = "application/vnd.apache.arrow.stream"
 LOG = "application/vnd.tablecast.log"  # stored log batches: see codec.consumed
 SEALED = "application/vnd.tablecast.sealed"  # a part of a load: see codec.sealed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tablecast.codec.log_stream import LOG_STREAM
 from tablecast.engine.staging import MAX_PART_NUMBER
-from tablecast.server import api_loads, api_log, api_snapshots
-from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, SEALED
+from tablecast.server import api_loads, api_log, api_maintenance, api_snapshots
+from tablecast.server.bodies import ARROW, JSON, MSGPACK, NDJSON, SEALED, TAR
 from tablecast.server.operation import BINARY, NAMESPACE, SIGNED_IN, WITH_BODY, Operation, Parameter
 
 _PLAN = "AZKQkA=="
-_COMMITTED = {"seq": 1234, "row_count": 500000, "already": False}
+_COMMITTED = {"seq": 1234, "row_count": 500000, "already": False, "total_rows": 1500000}
 _LOAD = Parameter("load", "path", "the id that beginning it answered", example="5f0c2f6be7b54ff0a4b9c8f1")
 _SNAPSHOT = Parameter("snapshot", "path", "the id that opening it answered", example="5f0c2f6be7b54ff0a4b9c8f1")
 _TOPIC = Parameter("topic", "path", "namespace.name, or an alias", example="app.order_events")
@@ -119,6 +119,17 @@ BULK_OPERATIONS = (
         answer_example=_COMMITTED,
         errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 422),
         parameters=(_LOAD,),
+    ),
+    Operation(
+        "POST", "/v1/api/backup", "backup", "The whole database as a tar, its marker last. Takes dba.",
+        answers={TAR: BINARY},
+        errors=(400, *SIGNED_IN, 409),
+        answer_headers={"Content-Length": "of the tar: fewer bytes are no backup"},
+    ),
+    Operation(
+        "POST", "/v1/api/verify", "verify", "Proves the database sound: lines of progress, then the report. Takes dba.",
+        answers={NDJSON: api_maintenance.VerifyAnswer},
+        errors=(400, *SIGNED_IN, 409),
     ),
     Operation(
         "DELETE", "/v1/api/loads/{load}", "abort_load", "Forgets a load and what was staged for it.",

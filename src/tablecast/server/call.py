@@ -33,6 +33,7 @@ from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.live import LiveService
 from tablecast.server.load_work import LoadWork
 from tablecast.server.logs import current_request, identify, new_request_id
+from tablecast.server.maintenance import Maintenance
 from tablecast.server.metrics import Metrics
 from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.server.sessions import Sessions
@@ -59,6 +60,7 @@ class Services:
     snapshots: Snapshots
     loads: LoadWork
     live: LiveService
+    maintenance: Maintenance
 
 
 class Call:

@@ -17,7 +17,7 @@ import msgspec
 from tablecast.codec.log_stream import LOG_STREAM
 from tablecast.errors import TablecastError
 from tablecast.server.api_status import StatusAnswer
-from tablecast.server.bodies import ARROW, JSON, LOG, NDJSON, SEALED
+from tablecast.server.bodies import ARROW, JSON, LOG, NDJSON, SEALED, TAR
 from tablecast.server.errors import ErrorAnswer
 from tablecast.server.operation import ALWAYS, Operation, Parameter, Types
 from tablecast.server.operations import OPERATIONS
@@ -25,6 +25,7 @@ from tablecast.server.operations import OPERATIONS
 _REFERENCE = "#/components/schemas/{name}"
 _OTHER_CODES = {408: ("timeout",)}  # statuses that belong to HTTP, not to a class
 _BINARY = {
+    TAR: {"type": "string", "format": "binary", "description": "a tar of files"},
     NDJSON: {"type": "string", "description": "one JSON object per line"},
     ARROW: {"type": "string", "format": "binary", "description": "an Arrow IPC stream"},
     LOG: {"type": "string", "format": "binary", "description": "stored log batches, for a group"},

@@ -11,7 +11,7 @@ BINARY = None  # the type of what is not described by a struct: Arrow streams, t
 
 ALWAYS = (429, 500, 503)
 SIGNED_IN = (401, 403)
-WITH_BODY = (400, 408, 413, 415)
+WITH_BODY = (400, 408, 413, 415, 507)
 Types = Mapping[str, Any]
 
 

@@ -86,6 +86,7 @@ class _Done:
     already: int = 0
     rejects: int = 0
     seq: int | None = None
+    written: int = 0  # by the commits of this run, as the server counts them
 
 
 @dataclass
@@ -134,7 +135,7 @@ class _Copying:
         for _ in range(ATTEMPTS):
             load = self._begin(self.writer_id, chunk.number)
             if load.committed is not None:
-                self.done.already += load.committed.row_count
+                self._found(load.committed)
                 return
             staged = self._staged(chunk, load, keyed=keyed)
             if not keyed and any(each.twice for each in staged):
@@ -162,10 +163,18 @@ class _Copying:
 
     def _committed(self, staged: Iterable[StagedRows], committed: LoadDone) -> None:
         if committed.already:  # by another run of the same COPY, just now
-            self.done.already += committed.row_count
+            self._found(committed)
         else:
             self._count(staged)
             self.done.seq = committed.seq
+            self.done.written += committed.row_count
+
+    def _found(self, committed: LoadDone) -> None:
+        """The server counts the last chunk, and all of them: a chunk before the last has no count of its own."""
+        if committed.total_rows:
+            self.done.already = committed.total_rows - self.done.written
+        else:  # a server older than the total
+            self.done.already += committed.row_count
 
     def _count(self, staged: Iterable[StagedRows]) -> None:
         for each in staged:

@@ -31,12 +31,12 @@ from tablecast.engine.groups import GiveBack, Given, Settle
 from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.rows import Written
-from tablecast.engine.verify import Progress, VerifyReport
 from tablecast.errors import Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
 from tablecast.model.position import Start
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
+from tablecast.model.verify import Progress, VerifyReport
 from tablecast.sql.completions import Completions
 from tablecast.sql.database import Database
 from tablecast.sql.database import open as open_sync

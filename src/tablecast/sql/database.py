@@ -14,6 +14,7 @@ from typing import Self
 
 from tablecast.client.consumer import Consumer
 from tablecast.codec.catalog import User
+from tablecast.core.snowflake import require_clock
 from tablecast.engine.audit import Audited, Outcome, append, audit_entry
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
@@ -24,9 +25,10 @@ from tablecast.engine.passwords import hash_password, needs_rehash, verify_passw
 from tablecast.engine.replication import Carrier, Replication
 from tablecast.engine.retention import Removed
 from tablecast.engine.users import CreateUser, RehashPassword
-from tablecast.engine.verify import Progress, VerifyReport, verify_engine
+from tablecast.engine.verify import verify_engine
 from tablecast.errors import BackupError, InvalidRequest, TablecastError, Unauthenticated
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.model.verify import Progress, VerifyReport
 from tablecast.sql.query import QueryEngine
 from tablecast.sql.session import Session
 from tablecast.storage.base import Store
@@ -241,6 +243,7 @@ def open(  # noqa: A001 - tablecast.open(path), as gzip.open
     what is kept of each table that live queries read: how long somebody may be away and still resume.
     """
     Durability.parse(durability)  # before anything is created
+    require_clock(clock())
     store: Store = MemoryStore(read_sorted) if path == MEMORY else RocksStore.open(os.fspath(path), create=create)
     try:
         return Database(

@@ -132,4 +132,13 @@ class Store(Reader, Protocol):
         """About how much space the store takes."""
         ...
 
+    def require_room(self) -> None:
+        """Raises DiskFull while only what removes data should be written."""
+        ...
+
+    def reclaim(self) -> None:
+        """To be called now and then: keeps a reserve of the disk, and while it is short of one gives back the space of what
+        was removed."""
+        ...
+
     def close(self) -> None: ...

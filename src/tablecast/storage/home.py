@@ -3,7 +3,10 @@
     <path>/TABLECAST     the marker, JSON: {"format": 3, "created_by": "0.1.0"}
     <path>/SYNCED        the watermark: 8 bytes big-endian sequence number, 4 bytes CRC-32 of them
     <path>/store/        what the store keeps
+    <path>/RESERVE       zeros, for the day the disk is full: see `reserve.py`
     <path>/staging/      files on their way into the store; made when there are any, and no part of a backup
+
+All of it belongs to one user alone: see `private.py`.
 
 **The marker** says "this is a tablecast database, of this format". It is durable before the store makes its
 first file, so nothing of ours is ever found without it. While the store is being created it also says
@@ -36,6 +39,7 @@ import msgspec
 
 from tablecast.errors import CorruptData, FormatTooNew, NotADatabase
 from tablecast.storage.base import StorageFailure
+from tablecast.storage.private import make_private, narrow, private_opener
 
 FORMAT = 3
 MARKER = "TABLECAST"
@@ -66,13 +70,14 @@ class Home:
         try:
             marker = self._read_marker()
             if marker is not None and (create or not marker.creating):
+                narrow(self.path)
                 return marker.creating
             if marker is None:
                 self._require_vacant()
             if not create:
                 raise NotADatabase(f"there is no database at {self.path}", path=str(self.path))
             self._made_directory = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
             self._write_marker(creating=True)
             sync_directory(self.path.parent)
         except OSError as error:
@@ -180,7 +185,7 @@ def _pack(sequence: int) -> bytes:
 def replace_durably(path: Path, content: bytes) -> None:
     """The file has its old content or all of the new, at any moment and after any crash."""
     partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") as file:
+    with open(partial, "wb", opener=private_opener) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

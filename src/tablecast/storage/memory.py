@@ -266,6 +266,12 @@ class MemoryStore:
                 self._staging = _Directory()
             return self._staging.path
 
+    def require_room(self) -> None:
+        pass
+
+    def reclaim(self) -> None:
+        pass
+
     def bounds(self, path: str) -> tuple[bytes, bytes]:
         rows = self._read_sorted(path)
         if not rows:

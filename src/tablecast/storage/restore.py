@@ -20,6 +20,8 @@ import msgspec
 
 from tablecast.errors import BackupError
 from tablecast.storage.home import MARKER, PARTIAL, STORE, WATERMARK, Marker, sync_directory, sync_tree
+from tablecast.storage.private import make_private, narrow
+from tablecast.storage.reserve import RESERVE
 
 CHUNK_BYTES = 4 << 20
 
@@ -45,10 +47,11 @@ def restore(backup: Path, target: Path, progress: Progress | None = None, *, che
                 f"{backup} changed while it was copied: close it in the process that has it open, or take a backup"
             )
             raise BackupError(message, path=str(backup))
-        sync_tree(partial)
         if check is not None:
-            check(partial)
             sync_tree(partial)
+            check(partial)
+        narrow(partial)
+        sync_tree(partial)
         partial.rename(target)
         sync_directory(target.parent)
     except OSError as error:
@@ -78,7 +81,7 @@ def _is_being_made(marker: Path) -> bool:
 def _files(directory: Path) -> Files:
     found = {}
     for path in sorted(directory.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.name != RESERVE:
             stat = path.stat()
             found[path.relative_to(directory)] = stat.st_size, stat.st_mtime_ns
     return found
@@ -86,7 +89,7 @@ def _files(directory: Path) -> Files:
 
 def _copy(backup: Path, partial: Path, files: Files, progress: Progress) -> None:
     total, done = sum(size for size, _ in files.values()), 0
-    partial.mkdir(parents=True)
+    make_private(partial)
     for name in sorted(files, key=lambda name: (name == Path(MARKER), name)):
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         with (partial / name).open("wb") as copy:

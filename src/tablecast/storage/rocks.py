@@ -94,9 +94,11 @@ from rocksdict import (
     WriteBatch,
 )
 
-from tablecast.errors import BackupError, CorruptData, DatabaseLocked, TablecastError
+from tablecast.errors import BackupError, CorruptData, DatabaseLocked, DiskFull, TablecastError
 from tablecast.storage.base import Batch, Family, StorageFailure
 from tablecast.storage.home import PARTIAL, STAGING, STORE, Home, Watermark, cut_durably, sync_directory, sync_tree
+from tablecast.storage.private import make_private, narrow
+from tablecast.storage.reserve import LITTLE_BYTES, Reserve, is_full
 from tablecast.storage.sst import file_layout
 from tablecast.storage.view import PerFamily, Row, Scan, View, closed_error, explained
 from tablecast.storage.wal_tail import log_files, passes_over_something, torn_at
@@ -249,6 +251,37 @@ def _open(home: Home) -> Rdict:
         native.close()
         raise _refusal(error, home.path) from error
     return native
+
+
+def _open_with(reserve: Reserve, home: Home) -> Rdict:
+    """On a full disk, with the space of the reserve."""
+    if reserve.free_bytes() < LITTLE_BYTES:
+        reserve.give_up()
+    try:
+        return _open(home)
+    except StorageFailure as error:
+        if not is_full(error):
+            raise
+        if not reserve.give_up():
+            raise _no_room(home, reserve) from error
+    try:
+        return _open(home)
+    except StorageFailure as error:
+        raise (_no_room(home, reserve) if is_full(error) else error) from error
+
+
+def _data_bytes(store: Path) -> int:
+    """Of the files that hold data: sorted files and logs. RocksDB may remove one meanwhile."""
+    total = 0
+    for entry in os.scandir(store):
+        with suppress(FileNotFoundError):
+            total += entry.stat().st_size if entry.name.endswith((".sst", ".log")) else 0
+    return total
+
+
+def _no_room(home: Home, reserve: Reserve) -> DiskFull:
+    text = f"{home.path} cannot be opened: its disk is full, {reserve.free_bytes() >> 10:,} KiB are free; make room, up to 128 MiB"
+    return DiskFull(text, path=str(home.path))
 
 
 def _leave_zero(native: Rdict) -> None:
@@ -416,13 +449,18 @@ class RocksSnapshot:
 # --- writing ------------------------------------------------------------------------------------------------
 
 
+Spans = dict[tuple[Family, bytes], tuple[bytes, bytes]]  # by what keys begin with: a table's id, or a topic's
+_PLACE_BYTES = 4
+
+
 class RocksBatch:
     """Operations go straight into the native batch: collecting them first costs a third more per row."""
 
-    __slots__ = ("_handles", "_put", "native")
+    __slots__ = ("_handles", "_put", "_removed", "native")
 
-    def __init__(self, handles: PerFamily[ColumnFamily]) -> None:
+    def __init__(self, handles: PerFamily[ColumnFamily], removed: Spans | None = None) -> None:
         self._handles = handles
+        self._removed = removed
         self.native: WriteBatch | None = WriteBatch(raw_mode=True)
         self._put: Callable[[bytes, bytes, ColumnFamily], None] = self.native.put
 
@@ -441,11 +479,21 @@ class RocksBatch:
 
     def delete(self, family: Family, key: bytes) -> None:
         self._unwritten().delete(key, self._handles[family])
+        if self._removed is not None:
+            self._note(self._removed, family, key, key + b"\0")
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
         # RocksDB takes an inverted range into its log, fails to apply it and from then on fails for good.
         if start < end:
             self._unwritten().delete_range(start, end, self._handles[family])
+            if self._removed is not None:
+                self._note(self._removed, family, start, end)
+
+    @staticmethod
+    def _note(removed: Spans, family: Family, start: bytes, end: bytes) -> None:
+        place = family, start[:_PLACE_BYTES]
+        low, high = removed.get(place, (start, end))
+        removed[place] = min(low, start), max(high, end)
 
     def __len__(self) -> int:
         return len(self._unwritten())
@@ -541,8 +589,10 @@ def read_sorted(path: str) -> list[Row]:
 class RocksStore:
     """See `tablecast.storage.base.Store` for the contract."""
 
-    def __init__(self, path: Path, root: Rdict, watermark: Watermark) -> None:
+    def __init__(self, path: Path, root: Rdict, watermark: Watermark, reserve: Reserve) -> None:
         self._path = path
+        self._reserve = reserve
+        self._removed: Spans = {}  # what was removed while the reserve is missing
         self._root = root
         self._watermark = watermark
         self._families = PerFamily(path, {f: root.get_column_family(f.value) for f in Family})
@@ -562,8 +612,11 @@ class RocksStore:
         is then as it was before.
         """
         home = Home(path)
-        root = _create(home) if home.settle(create=create) else _open(home)
-        return cls(home.path, root, Watermark(home.path))
+        reserve = Reserve(home.path)
+        root = _create(home) if home.settle(create=create) else _open_with(reserve, home)
+        store = cls(home.path, root, Watermark(home.path), reserve)
+        reserve.keep(_data_bytes(home.store))
+        return store
 
     # reading
 
@@ -613,11 +666,28 @@ class RocksStore:
             native.property_int_value(name) or 0 for native in self._families.values() for name in _SIZE_PROPERTIES
         )
 
+    # a full disk
+
+    def require_room(self) -> None:
+        self._reserve.require()
+
+    def reclaim(self) -> None:
+        for (family, _), (start, end) in list(self._removed.items()):
+            with self._syncing:
+                self._require_writable()
+                native = self._families[family]
+                with suppress(Exception):  # no room even for this: there will be more to remove
+                    native.flush()
+                    native.compact_range(start, end)
+        self._reserve.keep(_data_bytes(self._path / STORE))
+        if not self._reserve.is_short:
+            self._removed.clear()
+
     # writing
 
     def batch(self) -> RocksBatch:
         self._require_open()
-        return RocksBatch(self._handles)
+        return RocksBatch(self._handles, self._removed if self._reserve.is_short else None)
 
     def write(self, batch: Batch) -> None:
         if not isinstance(batch, RocksBatch):
@@ -634,6 +704,7 @@ class RocksStore:
             except Exception as error:
                 raise self._stop("write", error) from error
             self._ahead.wrote(size)
+        self._reserve.grown(size)
 
     def sync(self) -> None:
         with self._syncing:
@@ -653,7 +724,7 @@ class RocksStore:
     def staging(self) -> str:
         self._require_open()
         directory = self._path / STAGING
-        directory.mkdir(exist_ok=True)
+        make_private(directory)
         return str(directory)
 
     def bounds(self, path: str) -> tuple[bytes, bytes]:
@@ -691,13 +762,14 @@ class RocksStore:
 
     def _copy_to(self, directory: Path) -> None:
         """The marker comes last: what has none is not opened."""
-        directory.mkdir(parents=True)
+        make_private(directory)
         for native in self._families.values():
             native.flush()  # without the GIL, so that little is left for the checkpoint, which keeps it
         home = Home(directory)
         reached = self._root.latest_sequence_number()
         Checkpoint(self._root).create_checkpoint(str(home.store))
         Watermark.write(directory, reached)
+        narrow(directory)
         sync_tree(directory)
         home.finish()
 
@@ -735,6 +807,8 @@ class RocksStore:
         if not troubles:
             self._watermark.advance(written)
         self._watermark.close()
+        with suppress(OSError, StorageFailure):
+            narrow(self._path)  # where the filesystem has no ACLs
         if troubles and self._failure is None:
             raise StorageFailure(f"closing {self._path} failed: {troubles[0]}", path=str(self._path)) from troubles[0]
 

@@ -164,6 +164,12 @@ class FaultyStore:
     def checkpoint(self, path: str) -> None:
         self.store.checkpoint(path)
 
+    def require_room(self) -> None:
+        self.store.require_room()
+
+    def reclaim(self) -> None:
+        self.store.reclaim()
+
     def size_bytes(self) -> int:
         return self.store.size_bytes()
 
