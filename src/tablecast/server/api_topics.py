@@ -33,9 +33,8 @@ from tablecast.server.own_messages import consume_own, is_limited_to_own
 from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession, Told
-from tablecast.sql.plan_topic import DEFAULT_LIMIT
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, wait_seconds
 
-DEFAULT_TIMEOUT_SECONDS = 30.0
 MIN_VISIBILITY_SECONDS, LONGEST_VISIBILITY_SECONDS = 0.001, 12 * 3600  # as a consume takes
 LAST_OFFSET = 2**63 - 1
 LAST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, as far as a timestamp's text goes
@@ -70,7 +69,13 @@ class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     start: StartIn | None = None
     limit: int = DEFAULT_LIMIT
     partition_id: Partition | None = None
-    timeout_seconds: Annotated[float, Meta(ge=0)] = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: Annotated[
+        float | None,
+        Meta(
+            description="how long to wait for the first message; left out: topics.default_consume_timeout of the settings; "
+            "at most topics.max_consume_timeout, and the answer says how long it was"
+        ),
+    ] = None
     consumer: str | None = None
     visibility_seconds: float = 60.0
     auto_offset_reset: bool = False
@@ -148,10 +153,13 @@ async def consume(call: Call) -> Response:
 
 
 async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
-    _check_timeout(request.timeout_seconds, call.services.settings.long_poll_max_seconds)
-    is_full = call.services.db.parked >= call.services.settings.max_parked_polls
+    settings = call.services.settings
+    asked_seconds = wait_seconds(
+        request.timeout_seconds, settings.default_consume_timeout, settings.max_consume_timeout
+    )
+    is_full = call.services.db.parked >= settings.max_parked_polls
     # If too many wait already, or the server drains, only what is there is given.
-    timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else request.timeout_seconds
+    timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else asked_seconds
     session = await call.session(request.namespace)
     found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds))
     if not is_there:
@@ -159,8 +167,8 @@ async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
             given = found.consumed if isinstance(found, Told) else found
             await session.give_back(request.topic, request.group_id, given)
         raise ClientGone
-    if is_full and request.timeout_seconds and not _is_something(found):
-        limit = call.services.settings.max_parked_polls
+    if is_full and asked_seconds and not _is_something(found):
+        limit = settings.max_parked_polls
         raise Overloaded(f"{limit} consumes are waiting already (max_parked_polls): retry later", limit=limit)
     return found
 
@@ -169,11 +177,6 @@ def _is_something(found: Told | ConsumedLog) -> bool:
     if isinstance(found, ConsumedLog):
         return bool(found.slices or found.skipped)
     return bool(found.consumed.messages or found.consumed.skipped)
-
-
-def _check_timeout(seconds: float, most: float) -> None:
-    if not 0 <= seconds <= most:
-        raise InvalidRequest(f"timeout_seconds is {seconds:g}: it is 0 to {most:g}", limit=most)
 
 
 async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float) -> Told:

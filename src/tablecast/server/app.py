@@ -32,6 +32,7 @@ from tablecast.server import (
 )
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
+from tablecast.server.configuration import told
 from tablecast.server.console_page import console_routes
 from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.errors import error_response
@@ -105,6 +106,7 @@ def create_app(
     metrics.parked(lambda: db.parked)
     metrics.door(door.stats)
     db.engine.process.is_draining = lambda: lifecycle.draining
+    db.engine.process.settings = told(settings)
     routes: list[BaseRoute] = [WebSocketRoute(live_upgrade.PATH, LiveUpgrade(services))]
     routes += console_routes(metrics) if settings.console else []
     routes += [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]

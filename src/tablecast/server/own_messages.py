@@ -15,6 +15,7 @@ from tablecast.model.position import Start, StartKind
 from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.server.call import Call
+from tablecast.sql.plan_topic import waited
 
 
 def is_limited_to_own(call: Call) -> bool:
@@ -29,7 +30,8 @@ async def consume_own(
     partition = _only_partition(topic, partition)
     reader = await call.services.sessions.get(Actor(user.user_id, Role.SERVICE), topic.namespace)
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_seconds
+    began = loop.time()
+    until = began + timeout_seconds
     while True:
         left = max(0.0, until - loop.time())
         found = await reader.consume(
@@ -37,7 +39,8 @@ async def consume_own(
         )
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:
-            return Consumed(own, found.next_offset, found.has_more)
+            mine = Consumed(own, found.next_offset, found.has_more)
+            return waited(mine, loop.time() - began) if timeout_seconds else mine
         assert found.next_offset is not None, "one partition was read"
         start = Start(StartKind.OFFSET, found.next_offset)
 

@@ -25,6 +25,7 @@ from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import GiveBack, Given, Settle
@@ -52,6 +53,8 @@ from tablecast.sql.plan_topic import (
     given_ranges,
     read_now,
     seconds_to_deadline,
+    wait_seconds,
+    waited,
 )
 from tablecast.sql.prompt import Prompt, PromptReader
 from tablecast.sql.session import Session
@@ -66,6 +69,7 @@ FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F")
+C = TypeVar("C", Consumed, ConsumedLog)
 Look = Callable[[Topic, ConsumeRequest], Awaitable[F]]
 Render = Callable[[Engine, Topic, ConsumeRequest, Claimed], F]
 
@@ -76,6 +80,7 @@ class Loop:
     def __init__(self, engine: Engine, *, waits: bool = True) -> None:
         loop = asyncio.get_running_loop()
         self.engine = engine
+        self.time = loop.time
         self.waits = waits  # whether a full write queue makes a task wait; else it raises Overloaded
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
         # Building rows is computation under the interpreter lock: several threads of it fight for the lock with each other
@@ -243,14 +248,14 @@ class AsyncSession:
         start: Start | None = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
-        timeout_seconds: float = 0.0,
+        timeout_seconds: float | None = 0.0,
         consumer: str | None = None,
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
         ack: Consumed | None = None,
     ) -> Consumed:
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            group, start, partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
         return (await self.consume_told(topic, request)).consumed
@@ -263,13 +268,18 @@ class AsyncSession:
         found = self._session.topic(topic)
         if request.group is None:
             return await self._told(found, request.pinned(self._engine, found), prompt)
+        began = self._loop.time()
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return Told(await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES), False)
+        given = await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES)
+        return Told(self._waited(request, given, began), False)
 
     async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None) -> Told:
-        reader = None
+        reader, began = None, self._loop.time()
+
+        def read(coming: Commit | None = None) -> Consumed:
+            return self._waited(request, read_now(self._engine, topic, request, coming), began)
+
         if prompt is not None:
-            read = functools.partial(read_now, self._engine, topic, request)
             reader = PromptReader(asyncio.get_running_loop(), prompt, read)
         try:
             found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
@@ -278,7 +288,7 @@ class AsyncSession:
                 raise
         else:
             if reader is None or reader.close():
-                return Told(found, False)
+                return Told(self._waited(request, found, began), False)
         return Told(await reader.given(), True)
 
     async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
@@ -287,8 +297,13 @@ class AsyncSession:
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
+        began = self._loop.time()
         claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
+        given = await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
+        return self._waited(request, given, began)
+
+    def _waited(self, request: ConsumeRequest, found: C, began: float) -> C:
+        return waited(found, self._loop.time() - began) if request.timeout_seconds else found
 
     async def _read(self, topic: Topic, request: ConsumeRequest) -> Consumed:
         if request.limit <= FEW_MESSAGES:
