@@ -240,6 +240,32 @@ async def test_a_refresh_token_is_good_for_one_use(door: Door) -> None:
 
 
 @of_a_door()
+async def test_access_tokens_end_with_their_sign_in_also_after_a_restart(door: Door) -> None:
+    first, other = [await door.auth.login("ann", PASSWORD, HOME) for _ in range(2)]
+    second = await door.auth.refresh(first.refresh_token, HOME)
+    assert await door.enter(f"Bearer {first.access_token}") == ANN
+    assert await code_of(door.auth.refresh(first.refresh_token, HOME)) == "unauthenticated"
+    restarted = Authenticator(door.db, door.settings, SECRET, clock=door.clock)
+    for auth in (door.auth, restarted):
+        for tokens, code in ((first, "unauthenticated"), (second, "unauthenticated"), (other, "ok")):
+            assert await code_of(auth.authenticate(f"Bearer {tokens.access_token}", HOME)) == code
+    restarted.close()
+
+
+@of_a_door(refresh_token_seconds=1_000)
+async def test_a_sign_in_stays_ended_for_as_long_as_any_token_of_it_could_be_good(door: Door) -> None:
+    """The token that is used twice ends before those that came from it."""
+    first = await door.auth.login("ann", PASSWORD, HOME)
+    door.clock.advance(900_000)
+    second = await door.auth.refresh(first.refresh_token, HOME)
+    assert await code_of(door.auth.refresh(first.refresh_token, HOME)) == "unauthenticated"
+    door.clock.advance(500_000)  # the first has ended, the second has not
+    door.db.run_job("expiry")
+    assert await code_of(door.auth.refresh(second.refresh_token, HOME)) == "unauthenticated"
+    assert await code_of(door.enter(f"Bearer {second.access_token}")) == "unauthenticated"
+
+
+@of_a_door()
 async def test_of_two_uses_at_once_one_wins(door: Door) -> None:
     token = (await door.auth.login("ann", PASSWORD, HOME)).refresh_token
     codes = await asyncio.gather(*(code_of(door.auth.refresh(token, HOME)) for _ in range(10)))

@@ -34,6 +34,7 @@ from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession, Told
 from tablecast.sql.plan_topic import DEFAULT_LIMIT, wait_seconds
+from tablecast.sql.waiting import Ending
 
 MIN_VISIBILITY_SECONDS, LONGEST_VISIBILITY_SECONDS = 0.001, 12 * 3600  # as a consume takes
 LAST_OFFSET = 2**63 - 1
@@ -41,7 +42,7 @@ LAST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, as far as a time
 LARGE_MESSAGES = 500  # rendering that many takes about a millisecond: from here on in a thread
 
 F = TypeVar("F", Told, ConsumedLog)
-Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float], Coroutine[Any, Any, F]]
+Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float, Ending], Coroutine[Any, Any, F]]
 Offset = Annotated[int, Meta(ge=0, le=LAST_OFFSET)]
 Partition = Annotated[int, Meta(ge=0, le=65_535)]
 Namespace = Annotated[str, Meta(description="where a topic's name without a namespace is looked up")]
@@ -153,6 +154,13 @@ async def consume(call: Call) -> Response:
 
 
 async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
+    """Raises what the request would be refused with if its sender's account changed while it waited."""
+    assert call.signed_in is not None
+    with call.services.accounts.poll(call.signed_in) as ending:
+        return await _found_until(call, request, consume, ending)
+
+
+async def _found_until(call: Call, request: ConsumeRequest, consume: Consume[F], ending: Ending) -> F:
     settings = call.services.settings
     asked_seconds = wait_seconds(
         request.timeout_seconds, settings.default_consume_timeout, settings.max_consume_timeout
@@ -161,12 +169,15 @@ async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
     # If too many wait already, or the server drains, only what is there is given.
     timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else asked_seconds
     session = await call.session(request.namespace)
-    found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds))
-    if not is_there:
+    found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds, ending))
+    is_refused = ending.error is not None and not (isinstance(found, Told) and found.is_given)
+    if is_refused or not is_there:
         if request.group_id is not None:
             given = found.consumed if isinstance(found, Told) else found
             await session.give_back(request.topic, request.group_id, given)
-        raise ClientGone
+        if not is_there:
+            raise ClientGone
+        ending.check()
     if is_full and asked_seconds and not _is_something(found):
         limit = settings.max_parked_polls
         raise Overloaded(f"{limit} consumes are waiting already (max_parked_polls): retry later", limit=limit)
@@ -179,15 +190,17 @@ def _is_something(found: Told | ConsumedLog) -> bool:
     return bool(found.consumed.messages or found.consumed.skipped)
 
 
-async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float) -> Told:
+async def _consumed(
+    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float, ending: Ending
+) -> Told:
     start = start_of(request.start)
     if is_limited_to_own(call) and request.group_id is None:
         own = await consume_own(
-            call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds
+            call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds, ending
         )
         return Told(own, False)
     prompt = None if request.group_id is not None else _prompt(call)
-    return await session.consume_told(request.topic, _asked(request, timeout_seconds), prompt)
+    return await session.consume_told(request.topic, _asked(request, timeout_seconds), prompt, ending)
 
 
 def _prompt(call: Call) -> HttpPrompt | None:
@@ -196,9 +209,9 @@ def _prompt(call: Call) -> HttpPrompt | None:
 
 
 async def _consumed_log(
-    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float
+    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float, ending: Ending
 ) -> ConsumedLog:
-    return await session.consume_log(request.topic, _asked(request, timeout_seconds))
+    return await session.consume_log(request.topic, _asked(request, timeout_seconds), ending)
 
 
 def _asked(request: ConsumeRequest, timeout_seconds: float) -> plan_topic.ConsumeRequest:

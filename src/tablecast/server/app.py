@@ -30,6 +30,7 @@ from tablecast.server import (
     docs_page,
     live_upgrade,
 )
+from tablecast.server.accounts import Accounts
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
 from tablecast.server.configuration import told
@@ -99,9 +100,13 @@ def create_app(
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
     live = LiveService(db, settings, auth, metrics, lifecycle, door)
+    accounts = Accounts(db.engine, auth)
+    accounts.at_change(live.check_all)
+    lifecycle.at_drain(accounts.stop)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live
-    )
+        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live,
+        accounts,
+    )  # fmt: skip
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
     metrics.door(door.stats)

@@ -15,7 +15,8 @@ from tablecast.model.position import Start, StartKind
 from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.server.call import Call
-from tablecast.sql.plan_topic import waited
+from tablecast.sql.plan_topic import ConsumeRequest, waited
+from tablecast.sql.waiting import Ending
 
 
 def is_limited_to_own(call: Call) -> bool:
@@ -23,7 +24,13 @@ def is_limited_to_own(call: Call) -> bool:
 
 
 async def consume_own(
-    call: Call, topic: Topic, partition: int | None, start: Start | None, limit: int, timeout_seconds: float
+    call: Call,
+    topic: Topic,
+    partition: int | None,
+    start: Start | None,
+    limit: int,
+    timeout_seconds: float,
+    ending: Ending,
 ) -> Consumed:
     """Waits on until a message is the user's own, or the time is over."""
     user = call.who
@@ -34,9 +41,8 @@ async def consume_own(
     until = began + timeout_seconds
     while True:
         left = max(0.0, until - loop.time())
-        found = await reader.consume(
-            topic.full_name, start=start, partition=partition, limit=limit, timeout_seconds=left
-        )
+        asked = ConsumeRequest(start=start, partition=partition, limit=limit, timeout_seconds=left)
+        found = (await reader.consume_told(topic.full_name, asked, ending=ending)).consumed
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:
             mine = Consumed(own, found.next_offset, found.has_more)

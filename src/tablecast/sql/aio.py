@@ -58,7 +58,7 @@ from tablecast.sql.plan_topic import (
 )
 from tablecast.sql.prompt import Prompt, PromptReader
 from tablecast.sql.session import Session
-from tablecast.sql.waiting import Waiting
+from tablecast.sql.waiting import Ending, Waiting
 
 THREADS = 32  # statements under way at once; more wait in the pool's queue
 FEW_ROWS = 100  # written from the event loop itself: about a millisecond at most
@@ -260,20 +260,23 @@ class AsyncSession:
         )  # fmt: skip
         return (await self.consume_told(topic, request)).consumed
 
-    async def consume_told(self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None) -> Told:
-        """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns."""
+    async def consume_told(
+        self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None, ending: Ending | None = None
+    ) -> Told:
+        """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns. `ending`
+        may end it before."""
         self._engine.check_open()
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
         if request.group is None:
-            return await self._told(found, request.pinned(self._engine, found), prompt)
+            return await self._told(found, request.pinned(self._engine, found), prompt, ending)
         began = self._loop.time()
-        claimed = await self._until_there_is(found, request, self._claim, _has_given)
+        claimed = await self._until_there_is(found, request, self._claim, _has_given, ending)
         given = await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES)
         return Told(self._waited(request, given, began), False)
 
-    async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None) -> Told:
+    async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None, ending: Ending | None) -> Told:
         reader, began = None, self._loop.time()
 
         def read(coming: Commit | None = None) -> Consumed:
@@ -282,7 +285,7 @@ class AsyncSession:
         if prompt is not None:
             reader = PromptReader(asyncio.get_running_loop(), prompt, read)
         try:
-            found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
+            found = await self._until_there_is(topic, request, self._read, _has_messages, ending, reader)
         except Exception:
             if reader is None or reader.close():
                 raise
@@ -291,14 +294,14 @@ class AsyncSession:
                 return Told(self._waited(request, found, began), False)
         return Told(await reader.given(), True)
 
-    async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
+    async def consume_log(self, topic: str, request: ConsumeRequest, ending: Ending | None = None) -> ConsumedLog:
         """As a group, for whoever passes the messages on: they come as they are stored, and nobody looks into them."""
         self._engine.check_open()
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
         began = self._loop.time()
-        claimed = await self._until_there_is(found, request, self._claim, _has_given)
+        claimed = await self._until_there_is(found, request, self._claim, _has_given, ending)
         given = await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
         return self._waited(request, given, began)
 
@@ -361,6 +364,7 @@ class AsyncSession:
         request: ConsumeRequest,
         look: Look[F],
         is_something: Callable[[F], bool],
+        ending: Ending | None = None,
         prompt: PromptReader | None = None,
     ) -> F:
         """Looks, and if there is nothing waits in line until there is, or the time is over."""
@@ -373,8 +377,11 @@ class AsyncSession:
         until = loop.time() + request.timeout_seconds
         line = request.group, request.partition
         waiter = waiting.enter(topic.topic_id, line, prompt)
+        ending = ending or Ending()
+        ending.waiter = waiter
         try:
             while True:
+                ending.check()  # before it looks: what is claimed now would be claimed for nobody
                 found = await look(topic, request)  # again: something may have come before it stood in line
                 left = until - loop.time()
                 if is_something(found) or left <= 0 or waiter.is_over:

@@ -18,11 +18,31 @@ from dataclasses import dataclass, field
 from tablecast.engine.ahead import Held
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import Engine
+from tablecast.errors import TablecastError
 from tablecast.sql.prompt import PromptReader
 
 PROMPT_READERS = 4  # of one topic; the thread that commits takes some fifty microseconds for each
 PROMPT_READERS_IN_ALL = 64  # each has a file descriptor more than others
 LineKey = tuple[str | None, int | None]  # group and partition; no group: readers that all want everything
+
+
+class Ending:
+    """Ends a wait from outside, with an error. On the loop."""
+
+    __slots__ = ("error", "waiter")
+
+    def __init__(self) -> None:
+        self.error: TablecastError | None = None
+        self.waiter: Waiter | None = None
+
+    def end(self, error: TablecastError) -> None:
+        self.error = error
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 class Waiter:
