@@ -27,7 +27,7 @@ from tablecast.engine.engine import system_clock
 from tablecast.engine.users import MAX_USER_NAME_BYTES
 from tablecast.errors import Overloaded, PermissionDenied, TablecastError, Unauthenticated
 from tablecast.model.schema import Actor
-from tablecast.server.limits import Buckets, Clock, Lockout, Recent, monotonic_clock
+from tablecast.server.limits import Buckets, Clock, Lockout, Recent, monotonic_clock, network_of
 from tablecast.server.logs import current_request
 from tablecast.server.settings import Settings
 from tablecast.server.tokens import Claims, Signer, SpendToken, Tokens, is_ended
@@ -79,12 +79,14 @@ class Authenticator:
         self._settings = settings
         self._clock = clock
         self._signer = Signer(secret, clock)
-        self._lockout = Lockout(settings.login_attempts, settings.lockout_seconds, monotonic)
+        self._lockout = Lockout(
+            settings.login_attempts, settings.login_attempts_per_address, settings.lockout_seconds, monotonic
+        )
         self._users = Buckets("user", settings.requests_per_second_per_user, monotonic)
         self._addresses = Buckets("address", settings.requests_per_second_per_address, monotonic)
         self._remembered: Recent[bytes, _Verified] = Recent(MAX_REMEMBERED)
         self._hash_key = secrets.token_bytes(32)  # without it, what is remembered tells nothing about passwords
-        self._checking: dict[bytes, asyncio.Task[User]] = {}
+        self._checking: dict[tuple[bytes, str], asyncio.Task[User]] = {}
         self._sign_ins = 0
         self._ended: Recent[str, None] = Recent(MAX_REMEMBERED)  # sign-ins, lately; the database knows all of them
         self.sign_in_ended: Callable[[], None] = lambda: None  # called when one is
@@ -101,6 +103,7 @@ class Authenticator:
 
     async def signed_in(self, authorization: str | None, address: str) -> SignedIn:
         """As `authenticate`, for what is served for longer than a moment."""
+        address = network_of(address)
         self._addresses.take(address)
         if not authorization:
             raise Unauthenticated("this takes credentials: send an Authorization header, Basic or Bearer")
@@ -170,13 +173,14 @@ class Authenticator:
     # --- signing in ---
 
     async def login(self, user: str, password: str, address: str) -> Tokens:
+        address = network_of(address)
         self._addresses.take(address)
         key = self._hash(encode_basic(user, password))
         return self._tokens(await self._check_password(user, password, key, address), secrets.token_hex(16))
 
     async def refresh(self, token: str, address: str) -> Tokens:
         """New tokens for a refresh token, which is used up. Used twice, it ends all tokens of its sign-in."""
-        self._addresses.take(address)
+        self._addresses.take(network_of(address))
         claims = self._signer.read(token, "refresh")
         user = self._holder(claims)
         longest_ms = 1000 * max(self._settings.access_token_seconds, self._settings.refresh_token_seconds)
@@ -210,17 +214,18 @@ class Authenticator:
     # --- passwords ---
 
     async def _check_password(self, name: str, password: str, key: bytes, address: str) -> User:
-        """Those who ask for the same at the same time, from wherever, share one check."""
-        checking = self._checking.get(key)
+        """Those who ask for the same at the same time, from one address, share one check."""
+        place = key, address
+        checking = self._checking.get(place)
         if checking is None:
             checking = asyncio.create_task(self._check_now(name, password, key, address))
-            self._checking[key] = checking
-            checking.add_done_callback(lambda done: self._checked(key, done))
+            self._checking[place] = checking
+            checking.add_done_callback(lambda done: self._checked(place, done))
         # Shielded: one who goes away must not end the check of the others.
         return await asyncio.shield(checking)
 
-    def _checked(self, key: bytes, done: asyncio.Task[User]) -> None:
-        del self._checking[key]
+    def _checked(self, place: tuple[bytes, str], done: asyncio.Task[User]) -> None:
+        del self._checking[place]
         if not done.cancelled():
             done.exception()  # taken note of, for all who waited may have gone away
 

@@ -49,7 +49,9 @@ SECTIONS = {
         "live_max_subscriptions", "live_buffer_bytes", "live_auth_seconds", "live_ping_seconds",
         "live_system_sample_seconds", "allowed_origins",
     ),
-    "auth": ("login_attempts", "lockout_seconds", "access_token_seconds", "refresh_token_seconds"),
+    "auth": (
+        "login_attempts", "login_attempts_per_address", "lockout_seconds", "access_token_seconds", "refresh_token_seconds",
+    ),
     "mqtt": (
         "mqtt", "node_id", "mqtt_prefix", "mqtt_ca", "mqtt_overflow", "mqtt_outbox_events", "mqtt_compare_seconds",
     ),

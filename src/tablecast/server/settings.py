@@ -125,6 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     login_attempts: Annotated[
         int, _about("wrong passwords for a user from an address before it is locked out", ge=1, le=1_000)
     ] = 5
+    login_attempts_per_address: Annotated[
+        int, _about("wrong passwords from an address, for whatever user, before it is locked out", ge=1, le=1_000_000)
+    ] = 100
     lockout_seconds: Annotated[float, _about("how long a lock-out lasts", ge=1, le=DAY_SECONDS)] = 300.0
     access_token_seconds: Annotated[int, _about("how long an access token is good for", ge=1, le=DAY_SECONDS)] = 900
     refresh_token_seconds: Annotated[
