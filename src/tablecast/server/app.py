@@ -100,11 +100,12 @@ def create_app(
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
     live = LiveService(db, settings, auth, metrics, lifecycle, door)
+    snapshots = Snapshots(monotonic_clock, per_user=settings.max_snapshots_per_user)
     accounts = Accounts(db.engine, auth)
     accounts.at_change(live.check_all)
     lifecycle.at_drain(accounts.stop)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live,
+        db, settings, auth, metrics, lifecycle, Sessions(db), snapshots, LoadWork(db.engine), live,
         accounts,
     )  # fmt: skip
     lifecycle.at_drain(db.end_waits)

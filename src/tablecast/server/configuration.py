@@ -39,6 +39,7 @@ SECTIONS = {
     "storage": ("data", "durability", "jobs_interval_seconds", "changes_kept_seconds", "changes_max_bytes"),
     "limits": (
         "max_body_bytes", "max_part_bytes", "max_sql_bytes", "max_result_rows", "max_answer_bytes",
+        "max_snapshots_per_user",
         "statement_timeout_seconds", "query_memory_mb", "body_timeout_seconds", "requests_per_second_per_user",
         "requests_per_second_per_address",
     ),

@@ -18,6 +18,7 @@ from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTE
 from tablecast.engine.durability import Durability
 from tablecast.engine.identity import check_node_id
 from tablecast.engine.live_sampling import SAMPLE_SECONDS
+from tablecast.engine.snapshots import MAX_SNAPSHOTS, SNAPSHOTS_PER_USER
 from tablecast.errors import InvalidRequest
 
 DAY_SECONDS = 86_400
@@ -62,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: Annotated[
         int, _about("bytes that the answer to one SQL request may have", ge=1_000, le=2**40)
     ] = MAX_ANSWER_BYTES
+    max_snapshots_per_user: Annotated[
+        int, _about("snapshots of tables that a user may have open; there are 64 in all", ge=1, le=MAX_SNAPSHOTS)
+    ] = SNAPSHOTS_PER_USER
     statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0
     query_memory_mb: Annotated[int, _about("memory for all queries that run at a time", ge=16, le=1_000_000)] = 512
     body_timeout_seconds: Annotated[
