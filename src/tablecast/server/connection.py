@@ -29,6 +29,7 @@ from tablecast.server.logs import PROBES
 from tablecast.server.prompt_answer import HttpPrompt
 
 MAX_HEAD_BYTES = 65_536
+SMALL_BYTES = 4_096  # nearly every request; of what comes in larger pieces a head is measured, too
 PIPELINED_REQUESTS = 32  # each costs some kilobytes out of a few bytes, and may bring 64 KiB of a body
 STALL_SECONDS = 300.0  # long, because a reader of a stream may pause on purpose
 LINGER_SECONDS = 1.0  # how long what a refused client still sends is read, and thrown away
@@ -53,6 +54,7 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = True
         self._turns = 0  # how often a head or a request came to its end
         self._head_bytes = 0
+        self._fed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
@@ -105,21 +107,34 @@ class Connection(HttpToolsProtocol):
     # --- requests ---
 
     def _take(self, data: bytes) -> None:
-        turns = self._turns
+        """As much of it at a time as a head may still have: one that is not complete then is too long."""
+        while len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
+            if not room:
+                self._refuse_head()
+                return
+            self._feed(data[:room])
+            if self._is_refused or self._is_handed_over or self.transport.is_closing():
+                return
+            data = data[room:]
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        turns, self._fed_bytes = self._turns, len(data)
         super().data_received(data)
         if self._is_handed_over:
             return
         is_between = self._is_between_requests()
-        if self.transport.is_closing() or not (self._is_in_head or is_between):
+        if self._is_refused or self.transport.is_closing() or not (self._is_in_head or is_between):
             return
         if turns == self._turns:  # all of the data is of one head, or of a body that nobody waits for any more
             self._head_bytes += len(data)
         if is_between:
             self._await_head()
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        if self._fed_bytes > SMALL_BYTES and self._told_bytes() > MAX_HEAD_BYTES:  # it began behind another request
+            self._refuse_head()
+            raise _HeadRefused
         self._turn(is_in_head=False)
         self._stop_timer()
         if self.transport.is_closing():
@@ -129,6 +144,14 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif self.pipeline:
             self.flow.resume_reading()  # else nobody would notice that the client goes away
+
+    def _told_bytes(self) -> int:
+        """Of the head that is complete, without what is between its parts."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def send_400_response(self, msg: str) -> None:
+        if not (self._is_refused or self.transport.is_closing()):
+            super().send_400_response(msg)
 
     def on_message_complete(self) -> None:
         self._turn(is_in_head=True)
@@ -249,6 +272,10 @@ class Connection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+class _HeadRefused(Exception):
+    """Ends the parser's work on what has come."""
 
 
 class HeadWithBody:
