@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -234,13 +235,14 @@ def test_a_poll_whose_client_went_away_ends(server: ServerThread) -> None:
 def test_what_was_claimed_for_a_client_that_went_away_is_given_back(
     server: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client goes while its claim is on its way to the disk: the claim happens, and is undone."""
+    """The client goes, with a reset, while its claim is on its way to the disk: the claim happens, and is undone."""
     caplog.set_level(logging.INFO, "tablecast.access")
     write(server, 1)
     gate = Gate()
     with failpoint.armed("before_sync", gate):
         client = sent_poll(server, group_id="g", consumer="gone")
         gate.wait_reached()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
         wait_until(lambda: CLIENT_GONE in [record.fields["status"] for record in caplog.records])
         gate.open()

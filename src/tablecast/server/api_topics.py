@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
@@ -28,6 +29,7 @@ from tablecast.server.answers import accepted, answer, arrow_answer, encoded, he
 from tablecast.server.attendance import attended
 from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, ClientGone, Decoder
 from tablecast.server.call import Call
+from tablecast.server.connection import INPUT, Input
 from tablecast.server.messages import consumed_arrow, consumed_headers, consumed_out, consumed_packed
 from tablecast.server.own_messages import consume_own, is_limited_to_own
 from tablecast.server.prompt_answer import HttpPrompt
@@ -157,6 +159,9 @@ async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
     """Raises what the request would be refused with if its sender's account changed while it waited."""
     assert call.signed_in is not None
     with call.services.accounts.poll(call.signed_in) as ending:
+        client: Input | None = call.scope.get(INPUT)
+        if client is not None:
+            client.at_end(ending.finish)
         return await _found_until(call, request, consume, ending)
 
 
@@ -171,10 +176,11 @@ async def _found_until(call: Call, request: ConsumeRequest, consume: Consume[F],
     session = await call.session(request.namespace)
     found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds, ending))
     is_refused = ending.error is not None and not (isinstance(found, Told) and found.is_given)
-    if is_refused or not is_there:
+    if is_refused or not is_there or ending.was_waiting:
+        given = found.consumed if isinstance(found, Told) else found
         if request.group_id is not None:
-            given = found.consumed if isinstance(found, Told) else found
             await session.give_back(request.topic, request.group_id, given)
+            found = _emptied(found)
         if not is_there:
             raise ClientGone
         ending.check()
@@ -182,6 +188,13 @@ async def _found_until(call: Call, request: ConsumeRequest, consume: Consume[F],
         limit = settings.max_parked_polls
         raise Overloaded(f"{limit} consumes are waiting already (max_parked_polls): retry later", limit=limit)
     return found
+
+
+def _emptied(found: F) -> F:
+    """For a client that most likely went away while it waited: what was claimed for it meanwhile was given back."""
+    if isinstance(found, ConsumedLog):
+        return replace(found, slices=[], count=0, next_offset=None, has_more=False)
+    return Told(replace(found.consumed, messages=[], given=(), next_offset=None, has_more=False), found.is_given)
 
 
 def _is_something(found: Told | ConsumedLog) -> bool:

@@ -382,6 +382,8 @@ class AsyncSession:
         try:
             while True:
                 ending.check()  # before it looks: what is claimed now would be claimed for nobody
+                if ending.is_over:
+                    return found
                 found = await look(topic, request)  # again: something may have come before it stood in line
                 left = until - loop.time()
                 if is_something(found) or left <= 0 or waiter.is_over:

@@ -27,16 +27,24 @@ LineKey = tuple[str | None, int | None]  # group and partition; no group: reader
 
 
 class Ending:
-    """Ends a wait from outside, with an error. On the loop."""
+    """Ends a wait from outside: with an error, or as if its time were over. On the loop."""
 
-    __slots__ = ("error", "waiter")
+    __slots__ = ("error", "is_over", "waiter", "was_waiting")
 
     def __init__(self) -> None:
         self.error: TablecastError | None = None
+        self.is_over = False
+        self.was_waiting = False  # when it was over
         self.waiter: Waiter | None = None
 
     def end(self, error: TablecastError) -> None:
         self.error = error
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def finish(self) -> None:
+        self.is_over = True
+        self.was_waiting = self.waiter is not None
         if self.waiter is not None:
             self.waiter.wake()
 
