@@ -86,7 +86,7 @@ def sealed(db: Database, info: LoadInfo, ranges: int = 3) -> list[bytes]:
     engine = db.engine
     published, table = engine.published, engine.catalog.table("app.orders")
     snapshot = Snapshots(engine.now_ms).open(
-        published.snapshot, table, published.seq, engine.now_ms(), user_id="", owner=None
+        published.snapshot, table, published.seq, engine.now_ms(), actor=SYSTEM_ACTOR, owner=None
     )
     made = []
     with tempfile.TemporaryDirectory() as directory:

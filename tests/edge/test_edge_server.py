@@ -18,7 +18,7 @@ from edge_nodes import SCHEMA, node, notes, until
 from mqtt_broker import running
 
 import tablecast
-from tablecast.server.settings import PREFIX
+from tablecast.server.configuration import PREFIX
 
 PASSWORD = "a password for tests"
 STOP_SECONDS = 60

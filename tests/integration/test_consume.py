@@ -175,7 +175,7 @@ def test_a_waiting_reader_wakes_on_the_commit(
     add(db, 1)
     assert [m.value["id"] for m in waiting.result(LONG_SECONDS).messages] == [1]
     assert watched.looks == 2
-    assert watched.waits == [plan_topic.MAX_TIMEOUT_SECONDS], "nothing but the commit would have ended the wait"
+    assert watched.waits == [plan_topic.LOOK_SECONDS], "nothing but the commit would have ended the wait"
     assert db.engine.feed.waiting == 0
 
 

@@ -46,7 +46,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerThread]:
-    with ServerThread(long_poll_max_seconds=0.01, statement_timeout_seconds=5) as running:
+    with ServerThread(max_consume_timeout=0.01, statement_timeout_seconds=5) as running:
         running.sql("CREATE NAMESPACE app; CREATE TABLE app.orders (id BIGINT PRIMARY KEY, amount DECIMAL(12,2))")
         running.sql("CREATE TOPIC app.order_events; ALTER TOPIC app.order_events ADD SOURCE app.orders ON ANY")
         yield running

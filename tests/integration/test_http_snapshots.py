@@ -16,9 +16,9 @@ from tablecast.client.retry import Retry
 from tablecast.codec.rows import row_header
 from tablecast.engine import snapshots
 from tablecast.engine.catalog import compile_table
-from tablecast.engine.snapshots import IDLE_MS, MAX_SNAPSHOTS, Snapshots
+from tablecast.engine.snapshots import IDLE_MS, MAX_SNAPSHOTS, RESERVED_SNAPSHOTS, SNAPSHOTS_PER_USER, Snapshots
 from tablecast.errors import InvalidRequest, Overloaded, PermissionDenied, SnapshotGone
-from tablecast.model.schema import Column, ColumnType, TableKind, TableSchema, TypeName
+from tablecast.model.schema import Actor, Column, ColumnType, Role, TableKind, TableSchema, TypeName
 from tablecast.storage.base import Family
 from tablecast.storage.memory import MemoryStore
 from tablecast.testing.clock import FakeClock
@@ -208,7 +208,7 @@ def test_expired_rows_are_those_that_were_when_it_was_opened() -> None:
         key = table.codec.key_of_row(table.codec.prefix("ann"), row)
         batch.put(Family.ROWS, key, row_header(1, written_ms) + table.codec.encode(row))
     store.write(batch)
-    opened = Snapshots(clock).open(store, table, 1, 65_000, user_id="ann", owner="ann")
+    opened = Snapshots(clock).open(store, table, 1, 65_000, actor=ANN, owner="ann")
     clock.advance(10**9)
     assert ids(opened.batches(*opened.bounds, with_seq=False)) == [1, 2]
 
@@ -216,12 +216,15 @@ def test_expired_rows_are_those_that_were_when_it_was_opened() -> None:
 # --- leases -----------------------------------------------------------------------------------------------------
 
 
+ANN = Actor("ann", Role.USER)
+
+
 def leases(clock: FakeClock) -> tuple[Snapshots, Any]:
     table = compile_table(
         TableSchema(3, "app", "t", TableKind.SHARED, (Column("id", ColumnType(TypeName.BIGINT)),), ("id",)), []
     )
     kept = Snapshots(clock)
-    return kept, lambda: kept.open(MemoryStore(), table, 1, 0, user_id="ann", owner=None).snapshot_id
+    return kept, lambda actor=ANN: kept.open(MemoryStore(), table, 1, 0, actor=actor, owner=None).snapshot_id
 
 
 def test_what_nobody_reads_ends_and_what_is_read_stays() -> None:
@@ -242,8 +245,10 @@ def test_what_nobody_reads_ends_and_what_is_read_stays() -> None:
 def test_there_are_few_and_closing_or_time_makes_room() -> None:
     clock = FakeClock()
     kept, opened = leases(clock)
-    made = [opened() for _ in range(MAX_SNAPSHOTS)]
-    with pytest.raises(Overloaded):
+    made = [opened() for _ in range(SNAPSHOTS_PER_USER)]
+    with pytest.raises(
+        Overloaded, match="'ann' has 16 snapshots open, and max_snapshots_per_user allows 16: close some"
+    ):
         opened()
     assert kept.close(made[0], "ann")
     assert not kept.close(made[0], "ann")
@@ -251,6 +256,59 @@ def test_there_are_few_and_closing_or_time_makes_room() -> None:
     clock.advance(IDLE_MS)
     opened()
     assert len(kept) == 1
+
+
+def opened_by(opened: Any, actors: list[Actor]) -> int:
+    """How many snapshots those get who ask in turn, until nobody gets one."""
+    count = 0
+    while True:
+        before = count
+        for actor in actors:
+            try:
+                opened(actor)
+                count += 1
+            except Overloaded:
+                pass
+        if count == before:
+            return count
+
+
+@pytest.mark.parametrize("role", Role)
+def test_one_account_cannot_take_all(role: Role) -> None:
+    _, opened = leases(FakeClock())
+    assert opened_by(opened, [Actor("greedy", role)]) == SNAPSHOTS_PER_USER
+    opened(Actor("another", Role.SERVICE))
+
+
+def test_accounts_of_role_user_cannot_take_all_together() -> None:
+    _, opened = leases(FakeClock())
+    assert opened_by(opened, [Actor(f"user {n}", Role.USER) for n in range(100)]) == MAX_SNAPSHOTS - RESERVED_SNAPSHOTS
+    with pytest.raises(Overloaded, match="accounts of role user have 48 snapshots open") as caught:
+        opened(Actor("one more", Role.USER))
+    assert caught.value.details["bound"] == "RESERVED_SNAPSHOTS"
+    services = [Actor(f"service {n}", Role.SERVICE) for n in range(100)]
+    assert opened_by(opened, services) == RESERVED_SNAPSHOTS
+    with pytest.raises(Overloaded, match="64 snapshots are open"):
+        opened(Actor("one more", Role.SYSTEM))
+
+
+def test_what_services_have_does_not_count_against_users() -> None:
+    _, opened = leases(FakeClock())
+    services = [Actor(f"service {n}", Role.SERVICE) for n in range(2)]
+    assert opened_by(opened, services) == 2 * SNAPSHOTS_PER_USER
+    users = [Actor(f"user {n}", Role.USER) for n in range(100)]
+    assert opened_by(opened, users) == MAX_SNAPSHOTS - 2 * SNAPSHOTS_PER_USER
+
+
+def test_how_many_an_account_may_have_is_a_setting() -> None:
+    with ServerThread(max_snapshots_per_user=2) as server:
+        server.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+        answers = [server.post("/snapshots", {"table": "t"}) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 503]
+        assert answers[2].error["details"]["bound"] == "max_snapshots_per_user"
+        assert "retry-after" in answers[2].headers
+        server.request("DELETE", f"/v1/api/snapshots/{answers[0].json()['snapshot_id']}")
+        assert server.post("/snapshots", {"table": "t"}).status == 200
 
 
 def test_a_closed_or_unknown_snapshot_is_gone(server: ServerThread, client: BulkClient) -> None:

@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import tablecast
+from tablecast.server.configuration import PREFIX, SECTIONS, SETTINGS
 from tablecast.server.connection import MAX_HEAD_BYTES
-from tablecast.server.settings import PREFIX, SETTINGS
 from tablecast.server.tokens import SECRET_FILE
 
 PASSWORD = "correct horse battery"
@@ -256,7 +256,7 @@ def test_too_many_wrong_passwords_are_429_with_the_time_to_wait(tmp_path: Path) 
 
 def test_print_config_is_toml_with_every_setting_and_starts_nothing(tmp_path: Path) -> None:
     file = tmp_path / "tablecast.toml"
-    file.write_text("port = 9\n")
+    file.write_text("[server]\nport = 9\n")
     done = subprocess.run(
         program("--config", file, "--data", tmp_path / "db", "--set", "drain-seconds=5", "--print-config"),
         env=environment(TABLECAST_LOG_LEVEL="error"),
@@ -266,12 +266,10 @@ def test_print_config_is_toml_with_every_setting_and_starts_nothing(tmp_path: Pa
     )
     assert (done.returncode, done.stderr) == (0, "")
     printed = tomllib.loads(done.stdout)
-    assert list(printed) == list(SETTINGS)
-    assert {name: printed[name] for name in ("port", "drain_seconds", "log_level")} == {
-        "port": 9,
-        "drain_seconds": 5,
-        "log_level": "error",
-    }
+    assert list(printed) == list(SECTIONS)
+    assert sum(map(len, printed.values())) == len(SETTINGS)
+    assert (printed["server"]["port"], printed["server"]["drain_seconds"]) == (9, 5)
+    assert printed["observability"]["log_level"] == "error"
     assert not (tmp_path / "db").exists()
 
 

@@ -22,7 +22,8 @@ from typer.exceptions import TyperException
 
 import tablecast
 from tablecast.cli.app import app
-from tablecast.server.settings import OTHER_VARIABLES, PREFIX, Settings
+from tablecast.server.configuration import OTHER_VARIABLES, PREFIX, SETTINGS
+from tablecast.server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -241,7 +242,8 @@ def test_compose_says_what_the_container_takes() -> None:
 
 
 def test_variables_in_deploy_are_settings() -> None:
-    known = {PREFIX + name.upper() for name in Settings.__struct_fields__} | {PREFIX + name for name in OTHER_VARIABLES}
+    known = {PREFIX + each.dotted.replace(".", "_").upper() for each in SETTINGS.values()}
+    known |= {PREFIX + name for name in OTHER_VARIABLES}
     for file in (UNIT, CONTAINERFILE, DEPLOY / "compose.yaml"):
         named = set(re.findall(rf"\b{PREFIX}[A-Z_]+\b", file.read_text()))
         assert named

@@ -10,7 +10,7 @@ import pytest
 from pipelining import Flow, Running, until
 from reading import Shop
 
-from tablecast.engine.snapshots import MAX_SNAPSHOTS
+from tablecast.engine.snapshots import SNAPSHOTS_PER_USER
 from tablecast.errors import UnknownPipeline
 from tablecast.spark.pipelines.declare import load_file
 from tablecast.spark.pipelines.definition import of_declared
@@ -277,7 +277,7 @@ def test_a_table_is_read_anew_for_every_batch(flow: Flow) -> None:
         until("it goes on", lambda: len(flow.rows("SELECT id FROM app.joined_out")) == 3)
     assert flow.rows("SELECT name FROM app.joined_out ORDER BY id") == [("zero",), (None,), ("two",)]
     with flow.runner().client as client:  # none is left behind: as many as there may be can be opened
-        opened = [client.open_snapshot("app.names").snapshot_id for _ in range(MAX_SNAPSHOTS)]
+        opened = [client.open_snapshot("app.names").snapshot_id for _ in range(SNAPSHOTS_PER_USER)]
         for snapshot_id in opened:
             client.close_snapshot(snapshot_id)
 

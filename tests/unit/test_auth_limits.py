@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tablecast.errors import LockedOut, RateLimited
-from tablecast.server.limits import ANYWHERE_FACTOR, KNOWN_ADDRESS_SECONDS, Buckets, Lockout, Recent
+from tablecast.server.limits import Buckets, Lockout, Recent, network_of
 from tablecast.testing.clock import FakeClock
 
 
@@ -108,7 +108,7 @@ def sign_in(lockout: Lockout, user: str, address: str) -> None:
 
 
 def test_a_guesser_is_locked_out_and_only_where_it_guesses() -> None:
-    lockout = Lockout(3, 60, FakeClock())
+    lockout = Lockout(3, 1_000, 60, FakeClock())
     assert guess(lockout, "ann", "evil", 10) == 3
     sign_in(lockout, "ann", "home")
     sign_in(lockout, "bob", "evil")
@@ -116,7 +116,7 @@ def test_a_guesser_is_locked_out_and_only_where_it_guesses() -> None:
 
 def test_a_lock_out_ends_by_itself_however_often_it_is_tried() -> None:
     clock = FakeClock()
-    lockout = Lockout(3, 60, clock)
+    lockout = Lockout(3, 1_000, 60, clock)
     guess(lockout, "ann", "evil", 3)
     clock.advance(59_999)
     assert guess(lockout, "ann", "evil", 10) == 0
@@ -126,7 +126,7 @@ def test_a_lock_out_ends_by_itself_however_often_it_is_tried() -> None:
 
 def test_the_refusal_says_who_and_how_long() -> None:
     clock = FakeClock()
-    lockout = Lockout(1, 60, clock)
+    lockout = Lockout(1, 1_000, 60, clock)
     guess(lockout, "ann", "evil", 1)
     clock.advance(500)
     with pytest.raises(LockedOut, match="too many wrong passwords for ann from evil; try again in 60 s") as caught:
@@ -135,37 +135,78 @@ def test_the_refusal_says_who_and_how_long() -> None:
 
 
 def test_a_right_password_clears_the_count() -> None:
-    lockout = Lockout(3, 60, FakeClock())
+    lockout = Lockout(3, 1_000, 60, FakeClock())
     for _ in range(5):
         assert guess(lockout, "ann", "home", 2) == 2
         sign_in(lockout, "ann", "home")
 
 
 def test_an_attempt_without_an_answer_does_not_count() -> None:
-    lockout = Lockout(1, 60, FakeClock())
+    lockout = Lockout(1, 1_000, 60, FakeClock())
     for _ in range(30):
         lockout.attempt("ann", "home")
         lockout.withdraw("ann", "home")
     sign_in(lockout, "ann", "home")
 
 
-def test_many_addresses_together_are_stopped_too() -> None:
-    lockout = Lockout(2, 60, FakeClock())
-    looked_at = sum(guess(lockout, "ann", f"bot-{n}", 2) for n in range(100))
-    assert looked_at == 2 * ANYWHERE_FACTOR
+def test_nobody_shuts_a_user_out_elsewhere_with_however_many_addresses_and_attempts() -> None:
+    lockout = Lockout(2, 10, 60, FakeClock())
+    for n in range(2_000):
+        guess(lockout, "system", f"bot-{n}", 3)
+    sign_in(lockout, "system", "home")
+    sign_in(lockout, "system", "never seen before")
+    guess(lockout, "system", "home", 1)
+    sign_in(lockout, "system", "home")
 
 
-def test_many_addresses_cannot_shut_the_user_out_of_an_address_it_uses() -> None:
+def test_an_address_has_one_budget_for_all_the_names_it_guesses_at() -> None:
     clock = FakeClock()
-    lockout = Lockout(2, 30 * 86_400, clock)
-    sign_in(lockout, "ann", "home")
+    lockout = Lockout(3, 10, 60, clock)
+    assert sum(guess(lockout, f"user {n}", "evil", 3) for n in range(100)) == 10
+    with pytest.raises(LockedOut, match="too many wrong passwords from evil; try again in 60 s") as caught:
+        lockout.attempt("new name", "evil")
+    assert caught.value.details == {"retry_after_seconds": 60.0}
+    sign_in(lockout, "user 0", "home")
+    clock.advance(60_000)
+    assert guess(lockout, "user 0", "evil", 5) == 3
+
+
+def test_a_right_password_does_not_clear_what_its_address_guessed_at_others() -> None:
+    lockout = Lockout(3, 10, 60, FakeClock())
+    looked_at = 0
     for n in range(100):
-        guess(lockout, "ann", f"bot-{n}", 2)
-    sign_in(lockout, "ann", "home")
-    assert guess(lockout, "ann", "elsewhere", 1) == 0
-    assert guess(lockout, "ann", "home", 5) == 2, "known, and still bounded by its own count"
-    clock.advance(KNOWN_ADDRESS_SECONDS * 1000)
-    assert guess(lockout, "ann", "home", 1) == 0, "no longer known"
+        looked_at += guess(lockout, f"user {n}", "evil", 1)
+        try:
+            sign_in(lockout, "mallory", "evil")
+        except LockedOut:
+            break
+    assert looked_at == 10
+
+
+def test_right_passwords_use_up_no_budget() -> None:
+    lockout = Lockout(3, 10, 60, FakeClock())
+    for n in range(100):
+        sign_in(lockout, f"user {n}", "office")
+        lockout.attempt("ann", "office")
+        lockout.withdraw("ann", "office")
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("unknown", "unknown"),
+        ("", ""),
+    ],
+)
+def test_whom_an_address_stands_for(address: str, network: str) -> None:
+    assert network_of(address) == network
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -182,7 +223,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_who_signs_in_after_a_lock_out_is_told_apart() -> None:
     clock = FakeClock()
-    lockout = Lockout(2, 60, clock)
+    lockout = Lockout(2, 1_000, 60, clock)
     guess(lockout, "ann", "evil", 2)
     guess(lockout, "bob", "home", 1)
     clock.advance(60_000)

@@ -189,6 +189,30 @@ async def test_a_lock_out_holds_against_the_right_password_and_ends(door: Door) 
     assert door.audited("ok") == [f"after a lock-out of {HOME}"]
 
 
+@of_a_door(login_attempts_per_address=5)
+async def test_sign_in_cannot_be_shut_for_anybody_elsewhere(door: Door) -> None:
+    """By wrong passwords from many addresses, for one name and for many."""
+    for n in range(20):
+        await asyncio.gather(*(code_of(door.enter(basic("ann", f"wrong {n} {i}"), f"10.1.0.{n}")) for i in range(5)))
+    assert await door.enter(basic(), "10.2.0.1") == ANN
+
+
+@of_a_door(login_attempts_per_address=5)
+async def test_an_address_that_used_up_its_budget_costs_no_more_hashes(door: Door) -> None:
+    codes = [await code_of(door.enter(basic(f"user {n}", "wrong password"), f"2001:db8::{n:x}")) for n in range(20)]
+    assert codes == ["unauthenticated"] * 5 + ["locked_out"] * 15, "one network of IPv6 is one address"
+    assert len(door.audited("failed")) == 5, "each that is looked at is audited"
+    assert await code_of(door.enter(basic(), "2001:db8::ffff")) == "locked_out"
+    assert await door.enter(basic(), "2001:db8:0:1::1") == ANN
+
+
+@of_a_door(login_attempts=1)
+async def test_equal_credentials_from_two_addresses_share_no_refusal(door: Door) -> None:
+    await code_of(door.enter(basic(password="wrong password"), "10.0.0.9"))
+    codes = await asyncio.gather(*(code_of(door.enter(basic(), address)) for address in ("10.0.0.9", "10.0.0.8")))
+    assert codes == ["locked_out", "ok"]
+
+
 @of_a_door(login_attempts=1)
 async def test_users_who_do_not_exist_are_locked_out_alike(door: Door) -> None:
     codes = [await code_of(door.enter(basic(name, "wrong password"))) for name in ("ann", "nobody") for _ in range(2)]
@@ -237,6 +261,32 @@ async def test_a_refresh_token_is_good_for_one_use(door: Door) -> None:
     with pytest.raises(Unauthenticated, match="was used twice; sign in again"):
         await door.auth.refresh(first.refresh_token, HOME)
     assert await code_of(door.auth.refresh(second.refresh_token, HOME)) == "unauthenticated", "one of them was stolen"
+
+
+@of_a_door()
+async def test_access_tokens_end_with_their_sign_in_also_after_a_restart(door: Door) -> None:
+    first, other = [await door.auth.login("ann", PASSWORD, HOME) for _ in range(2)]
+    second = await door.auth.refresh(first.refresh_token, HOME)
+    assert await door.enter(f"Bearer {first.access_token}") == ANN
+    assert await code_of(door.auth.refresh(first.refresh_token, HOME)) == "unauthenticated"
+    restarted = Authenticator(door.db, door.settings, SECRET, clock=door.clock)
+    for auth in (door.auth, restarted):
+        for tokens, code in ((first, "unauthenticated"), (second, "unauthenticated"), (other, "ok")):
+            assert await code_of(auth.authenticate(f"Bearer {tokens.access_token}", HOME)) == code
+    restarted.close()
+
+
+@of_a_door(refresh_token_seconds=1_000)
+async def test_a_sign_in_stays_ended_for_as_long_as_any_token_of_it_could_be_good(door: Door) -> None:
+    """The token that is used twice ends before those that came from it."""
+    first = await door.auth.login("ann", PASSWORD, HOME)
+    door.clock.advance(900_000)
+    second = await door.auth.refresh(first.refresh_token, HOME)
+    assert await code_of(door.auth.refresh(first.refresh_token, HOME)) == "unauthenticated"
+    door.clock.advance(500_000)  # the first has ended, the second has not
+    door.db.run_job("expiry")
+    assert await code_of(door.auth.refresh(second.refresh_token, HOME)) == "unauthenticated"
+    assert await code_of(door.enter(f"Bearer {second.access_token}")) == "unauthenticated"
 
 
 @of_a_door()

@@ -71,7 +71,7 @@ def test_a_line_is_one_json_object(stream: io.StringIO) -> None:
     assert line == {
         "level": "info",
         "logger": "tablecast.test",
-        "message": "2 things\nhappened",
+        "message": r"2 things\x0ahappened",
         "fields": {"table": "app.orders", "rows": 7},
     }
 

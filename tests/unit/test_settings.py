@@ -14,7 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tablecast.errors import InvalidRequest
-from tablecast.server.settings import OTHER_VARIABLES, PREFIX, SETTINGS, Configuration, Settings, expected, load
+from tablecast.server.configuration import (
+    OTHER_VARIABLES,
+    PREFIX,
+    SECTIONS,
+    SETTINGS,
+    SPELLINGS,
+    Configuration,
+    expected,
+    load,
+    told,
+)
+from tablecast.server.settings import Settings
 
 
 def toml(tmp_path: Path, text: str) -> Path:
@@ -89,7 +100,15 @@ def test_a_wrong_value_is_refused_by_file_variable_and_flag(tmp_path: Path, name
         ('log_format = "xml"', "sets log_format to 'xml'; it takes json or text"),
         ("prot = 1", "sets 'prot', and there is no such setting: did you mean port?"),
         ("max_body = 1", "did you mean max_body_bytes?"),
-        ("[server]\nport = 1", "sets 'server', and there is no such setting; `tablecast serve --print-config`"),
+        ("[serve]\nport = 1", "has a section [serve], and there is no such section: did you mean [server]?"),
+        ("[http]\nport = 1", "there is no such section: there are [server], [storage], [limits]"),
+        ("[server]\nprot = 1", "sets 'server.prot', and there is no such setting: did you mean server.port?"),
+        ("[server]\ndata = 'x'", "sets 'server.data', and there is no such setting: did you mean storage.data?"),
+        (
+            "[mqtt]\nmqtt_prefix = 'x'",
+            "sets 'mqtt.mqtt_prefix', and there is no such setting: did you mean mqtt.prefix?",
+        ),
+        ("[server.port]\nx = 1", "sets server.port to {'x': 1}; it takes a whole number"),
         ('durability = "maybe"', "durability 'maybe' is unknown: use 'fsync', 'interval(ms)' or 'none'"),
         ('tls_key = "k"', "tls_key is set and tls_certificate is not: TLS takes both"),
         ('tls_certificate = "c"', "tls_certificate is set and tls_key is not: TLS takes both"),
@@ -146,31 +165,126 @@ def test_what_is_printed_is_read_back(
 ) -> None:
     settings = Settings(data=data, port=port, lockout_seconds=seconds, metrics_public=public)
     printed = Configuration(settings, {}).as_toml()
-    assert list(tomllib.loads(printed)) == list(SETTINGS)
+    read = tomllib.loads(printed)
+    assert {section: tuple(keys) for section, keys in read.items()} == {
+        section: tuple(SETTINGS[name].key for name in names) for section, names in SECTIONS.items()
+    }
     file = tmp_path_factory.mktemp("settings") / "printed.toml"
     file.write_text(printed, encoding="utf-8")
-    assert load(file, {}, {}).settings == settings
+    found = load(file, {}, {})
+    assert (found.settings, found.warnings) == (settings, ())
 
 
 def test_what_is_printed_says_meaning_and_origin(tmp_path: Path) -> None:
-    file = toml(tmp_path, "port = 9")
+    file = toml(tmp_path, "[server]\nport = 9")
     lines = load(file, {"TABLECAST_HOST": "::1"}, {"data": "shop"}).as_toml().splitlines()
-    assert lines[:8] == [
-        "# the directory of the database  (the flag --data)",
-        'data = "shop"',
-        "",
+    assert lines[:6] == [
+        "[server]",
         "# the address to listen on  (the variable TABLECAST_HOST)",
         'host = "::1"',
         "",
         f"# the port to listen on; 0 takes any that is free  ({file})",
         "port = 9",
     ]
+    assert lines[lines.index("[storage]") + 1 :][:2] == [
+        "# the directory of the database  (the flag --data)",
+        'data = "shop"',
+    ]
     assert "# how long a lock-out lasts  (default)" in lines
 
 
 def test_the_page_lists_every_setting_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
-    listed = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.*) \|$", page, re.MULTILINE)
-    defaults = {name: shown.replace(",", "") for name, shown, _ in listed}
-    assert {name: meaning for name, _, meaning in listed} == {name: each.meaning for name, each in SETTINGS.items()}
-    assert load(None, {}, {name: json.loads(shown) for name, shown in defaults.items()}).settings == Settings()
+    listed = re.findall(r"^\| `(\w+\.\w+)` \| `([^`]*)` \| (.*) \|$", page, re.MULTILINE)
+    assert [(name, meaning) for name, _, meaning in listed] == [
+        (each.dotted, each.meaning) for each in SETTINGS.values()
+    ]
+    defaults = {SPELLINGS[name]: json.loads(shown.replace(",", "")) for name, shown, _ in listed}
+    assert load(None, {}, defaults).settings == Settings()
+
+
+# --- sections ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_told_of_settings_has_no_password() -> None:
+    shown = dict(told(Settings(mqtt="mqtt://ann:secret@broker.local:1883", max_consume_timeout=20)))
+    assert shown["mqtt.url"] == "mqtt://…@broker.local:1883"
+    assert shown["topics.max_consume_timeout"] == "20"
+    assert list(shown) == [each.dotted for each in SETTINGS.values()]
+
+
+def test_every_setting_is_in_one_section() -> None:
+    named = [name for names in SECTIONS.values() for name in names]
+    assert sorted(named) == sorted(Settings.__struct_fields__)
+    assert len({each.dotted for each in SETTINGS.values()}) == len(named)
+
+
+OTHER_VALUES = {"durability": "none", "log_format": "json", "log_level": "error", "mqtt_overflow": "block"}
+FOR_ITSELF = {"tls_certificate", "tls_key", "node_id", "mqtt", "trusted_proxies", "allowed_origins"}  # texts with rules
+
+
+def other_value(name: str) -> Any:
+    default = getattr(Settings(), name)
+    if isinstance(default, str):
+        return OTHER_VALUES.get(name, default + "x")
+    return not default if isinstance(default, bool) else SETTINGS[name].kind.ge  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in FOR_ITSELF])
+def test_a_setting_has_the_same_effect_however_it_is_spelt(tmp_path: Path, name: str) -> None:
+    setting, value = SETTINGS[name], other_value(name)
+    shown = json.dumps(value)
+    text = value if isinstance(value, str) else shown
+    in_section = toml(tmp_path, f"[{setting.section}]\n{setting.key} = {shown}")
+    expect = load(in_section, {}, {})
+    assert getattr(expect.settings, name) == value
+    assert expect.warnings == ()
+    variables = {PREFIX + name.upper(), PREFIX + f"{setting.section}_{setting.key}".upper()}
+    for variable in variables:
+        found = load(None, {variable: text}, {})
+        assert (found.settings, found.warnings) == (expect.settings, ())
+    for spelling in (name, setting.dotted):
+        assert load(None, {}, {}, {spelling: text}).settings == expect.settings
+    flat = load(toml(tmp_path, f"{name} = {shown}"), {}, {})
+    assert flat.settings == expect.settings
+    [warning] = flat.warnings
+    assert f"{name} is {setting.dotted}" in warning
+
+
+def test_the_old_name_of_a_setting_is_taken_with_a_warning(tmp_path: Path) -> None:
+    for found in (
+        load(toml(tmp_path, "long_poll_max_seconds = 20"), {}, {}),
+        load(None, {"TABLECAST_LONG_POLL_MAX_SECONDS": "20"}, {}),
+        load(None, {}, {}, {"long_poll_max_seconds": "20"}),
+    ):
+        assert found.settings == Settings(max_consume_timeout=20)
+        [warning] = found.warnings
+        assert "topics.max_consume_timeout" in warning
+        assert "the next version refuses" in warning
+
+
+def test_two_spellings_of_one_setting_agree_or_are_refused_by_name(tmp_path: Path) -> None:
+    message = refusal(toml(tmp_path, "long_poll_max_seconds = 20\n[topics]\nmax_consume_timeout = 30"))
+    assert "sets long_poll_max_seconds to 20" in message
+    assert "sets topics.max_consume_timeout to 30" in message
+    message = refusal(environment={"TABLECAST_PORT": "1", "TABLECAST_SERVER_PORT": "2"})
+    assert "TABLECAST_PORT" in message
+    assert "TABLECAST_SERVER_PORT" in message
+    agreeing = load(None, {"TABLECAST_PORT": "1", "TABLECAST_SERVER_PORT": "1"}, {}, {"port": "2", "server.port": "2"})
+    assert agreeing.settings == Settings(port=2), "in different places the later one wins, as ever"
+
+
+def test_an_interval_of_polls_is_taken_and_said_to_have_no_effect(tmp_path: Path) -> None:
+    found = load(toml(tmp_path, "[topics]\npoll_interval_ms = 500"), {}, {})
+    [warning] = found.warnings
+    assert "topics.poll_interval_ms has no effect" in warning
+    assert load(toml(tmp_path, "[topics]\npoll_interval_ms = 0"), {}, {}).warnings == ()
+
+
+@pytest.mark.parametrize("name", [n for n, each in SETTINGS.items() if " from " in expected(each.kind)])
+def test_no_default_refuses_a_setting_that_is_within_its_bounds(name: str) -> None:
+    """Set alone, at either end, with everything else left as it is."""
+    for value in (SETTINGS[name].kind.ge, SETTINGS[name].kind.le):  # type: ignore[attr-defined]
+        if name == "max_parked_polls" and value > Settings().max_connections:
+            continue  # a rule over two settings, and this is the one that breaks it
+        assert getattr(load(None, {}, {name: value}).settings, name) == value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tablecast.errors import InvalidRequest
-from tablecast.server.settings import PREFIX, Configuration, load
+from tablecast.server.configuration import PREFIX, Configuration, load
 
 PASSWORD = PREFIX + "PASSWORD"
 CONFIG = PREFIX + "CONFIG"
@@ -35,7 +35,8 @@ def run(configuration: Configuration) -> None:
     require_server()
     from tablecast.server.serve import serve  # only now: --print-config needs no server
 
-    serve(configuration.settings, password=os.environ.get(PASSWORD) or None, say=say)
+    password = os.environ.get(PASSWORD) or None
+    serve(configuration.settings, password=password, say=say, warnings=configuration.warnings)
 
 
 def require_server() -> None:

@@ -37,6 +37,7 @@ from tablecast.model.position import Start
 from tablecast.model.verify import Progress, VerifyReport
 
 TIMEOUT_SECONDS = 60.0  # for an answer; a statement may run 30 s by default
+MAX_WAIT_SECONDS = 3600.0  # of a consume: more no server's settings allow
 WAITING_CONSUMES = CONNECTIONS - 64  # the other connections are for acks and writes
 
 
@@ -162,7 +163,7 @@ class AsyncClient:
         start: Start | None = None,
         partition: int | None = None,
         limit: int = 100,
-        timeout_seconds: float = 0.0,
+        timeout_seconds: float | None = 0.0,
         consumer: str | None = None,
         visibility_seconds: float = 60.0,
         auto_offset_reset: bool = False,
@@ -170,7 +171,8 @@ class AsyncClient:
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
-        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. A claim whose answer is
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it: as long as the server's
+        settings say if it is None, and never longer than they allow (`waited_seconds` tells). A claim whose answer is
         lost is not asked for again (Timeout): what it claimed comes back when it runs out, or with `release`. `ack` is what
         was consumed before and is done: it is acknowledged first, in the same commit, and may be handed over again.
         """
@@ -186,7 +188,7 @@ class AsyncClient:
             "auto_offset_reset": auto_offset_reset,
             "ack": None if ack is None else {"ranges": ack.given, "consumer": ack.consumer},
         }
-        body, waits_seconds = wire.request(fields, self.namespace), max(0.0, timeout_seconds)
+        body, waits_seconds = wire.request(fields, self.namespace), _patience(timeout_seconds)
         path = "/v1/api/topics/consume"
         await self._waiting.acquire()
         try:
@@ -322,3 +324,8 @@ async def connect_async(
         url, user=user, password=password, token=token, timeout_seconds=timeout_seconds, retry=retry
     )
     return AsyncClient(connection, namespace)
+
+
+def _patience(timeout_seconds: float | None) -> float:
+    """How long the server may let a consume wait: it knows best if it is to wait as its settings say."""
+    return MAX_WAIT_SECONDS if timeout_seconds is None else min(max(0.0, timeout_seconds), MAX_WAIT_SECONDS)

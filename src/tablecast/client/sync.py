@@ -109,7 +109,7 @@ class Client:
         start: Start | None = None,
         partition: int | None = None,
         limit: int = 100,
-        timeout_seconds: float = 0.0,
+        timeout_seconds: float | None = 0.0,
         consumer: str | None = None,
         visibility_seconds: float = 60.0,
         auto_offset_reset: bool = False,
@@ -117,7 +117,8 @@ class Client:
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
-        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. `ack` is what was
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it: as long as the server's
+        settings say if it is None, and never longer than they allow (`waited_seconds` tells). `ack` is what was
         consumed before and is done: it is acknowledged first, in the same commit.
         """
         return self._thread.run(

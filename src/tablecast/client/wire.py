@@ -133,6 +133,7 @@ class _Consumed(msgspec.Struct, frozen=True):
     has_more: bool = False
     skipped: list[tuple[int, int, int]] = []
     consumer: str | None = None
+    waited_seconds: float = 0.0
 
 
 _OPS = {op.label: op for op in Op}
@@ -182,8 +183,9 @@ def table(data: bytes) -> pa.Table:
 def consumed(body: bytes) -> Consumed:
     found = _decoded(body, _Consumed)
     return Consumed(
-        [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer
-    )
+        [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer,
+        waited_seconds=found.waited_seconds,
+    )  # fmt: skip
 
 
 def _message(m: _Message) -> Message:

@@ -8,6 +8,7 @@ A MessagePack array:
     3   whether there is more
     4   ranges that retention took: arrays of partition, from, to
     5   consumer
+    6   how long the consume waited, in seconds; 0 if it is missing, as in answers of earlier servers
 
 So a server copies bytes, and only the consumer, who wants the messages, makes them.
 """
@@ -28,6 +29,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str
+    waited_seconds: float = 0.0
 
 
 _decoder = msgspec.msgpack.Decoder(_Packed)
@@ -36,8 +38,9 @@ _decoder = msgspec.msgpack.Decoder(_Packed)
 def encode_consumed(consumed: ConsumedLog) -> bytes:
     slices = [(part.partition_id, part.data, list(part.deliveries)) for part in consumed.slices]
     packed = _Packed(
-        consumed.topic_id, slices, consumed.next_offset, consumed.has_more, list(consumed.skipped), consumed.consumer
-    )
+        consumed.topic_id, slices, consumed.next_offset, consumed.has_more, list(consumed.skipped), consumed.consumer,
+        consumed.waited_seconds,
+    )  # fmt: skip
     return msgspec.msgpack.encode(packed)
 
 
@@ -52,7 +55,10 @@ def decode_consumed(data: bytes) -> Consumed:
         batch = LogBatch(data)
         messages += _messages(batch, packed.topic_id, partition, deliveries)
         given.append((partition, batch.head.first_offset, batch.head.end_offset))
-    return Consumed(messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given))
+    return Consumed(
+        messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given),
+        packed.waited_seconds,
+    )  # fmt: skip
 
 
 def _messages(batch: LogBatch, topic_id: int, partition: int, deliveries: list[int]) -> list[Message]:

@@ -37,6 +37,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from tablecast.codec.nulls import Forgiving
+
 MAX_MESSAGE_BYTES = 65_536  # from a client: a statement and its parameters; rows go other ways
 MAX_ID_CHARS = 64  # a name chosen by the client, repeated in many messages
 MAX_HISTORY_CHARS = 64  # ours have 16; a client sends back what it was told
@@ -213,8 +215,10 @@ class LiveDecoder(Generic[T]):
 
     def __init__(self, messages: Any, ext_hook: ExtHook) -> None:
         self._decode: dict[Form, Callable[[bytes], T]] = {
-            JSON_FORM: msgspec.json.Decoder(messages).decode,
-            MSGPACK_FORM: msgspec.msgpack.Decoder(messages, ext_hook=ext_hook).decode,
+            JSON_FORM: Forgiving(msgspec.json, messages, msgspec.json.Decoder(messages).decode),
+            MSGPACK_FORM: Forgiving(
+                msgspec.msgpack, messages, msgspec.msgpack.Decoder(messages, ext_hook=ext_hook).decode
+            ),
         }
 
     def __call__(self, data: bytes, form: Form) -> T:

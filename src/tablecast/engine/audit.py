@@ -24,6 +24,7 @@ import msgspec
 from tablecast.codec import catalog as records
 from tablecast.codec import keys
 from tablecast.codec.catalog import AuditEntry, encode_record
+from tablecast.core.printable import printable
 from tablecast.engine.decision import Command, Decision, Record, View
 from tablecast.errors import TablecastError
 from tablecast.model.schema import Actor
@@ -63,7 +64,7 @@ def audit_entry(
 
 
 def _cut(text: str) -> str:
-    clean = text.encode(errors="replace").decode()
+    clean = printable(text)
     return clean if len(clean) <= MAX_AUDIT_CHARS else clean[: MAX_AUDIT_CHARS - 1] + "…"
 
 

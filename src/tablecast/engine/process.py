@@ -1,4 +1,4 @@
-"""The process that has the database open, as `system.cluster` and `system.metrics` tell of it.
+"""The process that has the database open, as `system.cluster`, `system.metrics` and `system.settings` tell of it.
 
 The engine knows when it was opened. Whether somebody serves it, where, and what is counted there, is told by the server.
 """
@@ -40,3 +40,4 @@ class Process:
     address: str | None = None  # where it is served, if it is
     is_draining: Callable[[], bool] = bool
     metrics: Callable[[], Iterable[MetricSample]] = tuple
+    settings: tuple[tuple[str, str], ...] = ()  # of the server, by name, without secrets

@@ -20,10 +20,15 @@ from tablecast.engine.reading import PIECE_ROWS, WHOLE, columns_schema, key_boun
 from tablecast.engine.rows import is_live
 from tablecast.engine.splits import split_keys
 from tablecast.errors import InvalidRequest, Overloaded, SnapshotGone
+from tablecast.model.schema import Actor, Role
 from tablecast.storage.base import Family, Reader
 
 IDLE_MS = 600_000  # a reader that comes back every few seconds is never late; one that died is over soon
 MAX_SNAPSHOTS = 64  # open at a time: each keeps replaced files, and some memory, from being freed
+SNAPSHOTS_PER_USER = 16  # of those, unless a server's settings say otherwise: one user cannot take all
+RESERVED_SNAPSHOTS = (
+    16  # of MAX_SNAPSHOTS, for the roles from service on: accounts of role user cannot take all together
+)
 MAX_SPLITS = 1_024  # parts of one snapshot; more would each be too small to be worth a request
 PIECE_BYTES = 2 * 1024 * 1024  # of stored rows in a record batch
 
@@ -89,14 +94,16 @@ def _pieces(values: Iterator[bytes]) -> Iterator[list[bytes]]:
 @dataclass(slots=True)
 class _Lease:
     snapshot: TableSnapshot
+    role: Role
     used_ms: int
 
 
 class Snapshots:
     """Those that are open. Any thread may call."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], *, per_user: int = SNAPSHOTS_PER_USER) -> None:
         self._clock = clock
+        self._per_user = per_user
         self._leases: dict[str, _Lease] = {}
         self._lock = threading.Lock()
         self.is_watched = False  # whether somebody will call `expire` in time
@@ -105,20 +112,27 @@ class Snapshots:
         return len(self._leases)
 
     def open(
-        self, reader: Reader, table: Table, seq: int, now_ms: int, *, user_id: str, owner: str | None
+        self, reader: Reader, table: Table, seq: int, now_ms: int, *, actor: Actor, owner: str | None
     ) -> TableSnapshot:
         """`reader` shows commit `seq`; `owner` is whose rows of a per-user table it is about."""
         bounds = key_bounds(table, owner, WHOLE)
-        opened = TableSnapshot(secrets.token_hex(16), user_id, table, seq, now_ms, reader, bounds)
+        opened = TableSnapshot(secrets.token_hex(16), actor.user_id, table, seq, now_ms, reader, bounds)
         self.expire()
         with self._lock:
-            if len(self._leases) >= MAX_SNAPSHOTS:
-                raise Overloaded(
-                    f"{MAX_SNAPSHOTS} snapshots are open already: close some, or wait until unused ones end",
-                    limit=MAX_SNAPSHOTS,
-                )
-            self._leases[opened.snapshot_id] = _Lease(opened, self._clock())
+            self._check_room(actor)
+            self._leases[opened.snapshot_id] = _Lease(opened, actor.role, self._clock())
         return opened
+
+    def _check_room(self, actor: Actor) -> None:
+        leases = self._leases.values()
+        own = sum(lease.snapshot.user_id == actor.user_id for lease in leases)
+        if own >= self._per_user:
+            raise _full(f"{actor.user_id!r} has {own} snapshots open", "max_snapshots_per_user", self._per_user)
+        if len(leases) >= MAX_SNAPSHOTS:
+            raise _full(f"{len(leases)} snapshots are open", "MAX_SNAPSHOTS", MAX_SNAPSHOTS)
+        of_users, most = sum(lease.role is Role.USER for lease in leases), MAX_SNAPSHOTS - RESERVED_SNAPSHOTS
+        if actor.role is Role.USER and of_users >= most:
+            raise _full(f"accounts of role user have {of_users} snapshots open", "RESERVED_SNAPSHOTS", most)
 
     def use(self, snapshot_id: str, user_id: str) -> TableSnapshot:
         """The snapshot, if it is open and this user's; its time begins anew. Raises SnapshotGone."""
@@ -144,6 +158,12 @@ class Snapshots:
         oldest = self._clock() - IDLE_MS
         with self._lock:
             self._leases = {key: lease for key, lease in self._leases.items() if lease.used_ms > oldest}
+
+
+def _full(what: str, bound: str, limit: int) -> Overloaded:
+    return Overloaded(
+        f"{what}, and {bound} allows {limit}: close some, or wait until unused ones end", bound=bound, limit=limit
+    )
 
 
 def _gone(snapshot_id: str) -> SnapshotGone:

@@ -257,6 +257,7 @@ def settings(engine: Engine) -> Rows:
     yield "store_bytes", str(engine.store.size_bytes())
     yield "deduplicated_since_open", str(engine.deduplicated)
     yield "write_queue_depth", str(engine.queue_depth)
+    yield from engine.process.settings
 
 
 def users(engine: Engine) -> Rows:

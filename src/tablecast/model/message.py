@@ -56,7 +56,8 @@ class Consumed:
     """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
     `skipped` are ranges (partition, from, to) that retention took before the group read them. `consumer` is whose claim
     it is: the name that was asked for, or one that was made for it; None without a group. `given` are ranges (partition,
-    from, to) of what the group was given: what is acknowledged when this is handed to the next consume."""
+    from, to) of what the group was given: what is acknowledged when this is handed to the next consume. `waited_seconds`
+    is how long a consume that may wait took to find this."""
 
     messages: list[Message]
     next_offset: int | None
@@ -64,6 +65,7 @@ class Consumed:
     skipped: tuple[tuple[int, int, int], ...] = ()
     consumer: str | None = None
     given: tuple[tuple[int, int, int], ...] = ()
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,4 @@ class ConsumedLog:
     has_more: bool
     skipped: tuple[tuple[int, int, int], ...]
     consumer: str
+    waited_seconds: float = 0.0

@@ -43,6 +43,7 @@ from tablecast.errors import InvalidRequest, TablecastError, Unauthenticated
 from tablecast.server.auth import SignedIn
 from tablecast.server.bodies import EVENTS
 from tablecast.server.call import Call
+from tablecast.server.connection import INPUT, Input
 from tablecast.server.live import LiveService, internal, read_batch
 from tablecast.server.live_forms import change_event, changes_out, columns_out, event, event_id, heartbeat, rows_out
 from tablecast.server.logs import identify
@@ -71,6 +72,9 @@ async def stream_live(call: Call) -> Response:
         call.who, query["sql"], _params(query.get("params", "[]")), query.get("namespace", DEFAULT_NAMESPACE)
     )
     stream = EventStream(service, signed_in)
+    client: Input | None = call.scope.get(INPUT)
+    if client is not None:
+        client.at_end(stream.drain)  # it has no end of its own: a client that says no more has most likely gone
     stream.begin(await service.hub.open(planned, stream, *_resumed(call.headers.get("last-event-id"))))
     return _EventResponse(stream)
 

@@ -76,7 +76,7 @@ def _opened(call: Call, name: str) -> TableSnapshot:
         table,
         published.seq,
         engine.now_ms(),
-        user_id=call.who.user_id,
+        actor=call.who,
         owner=row_owner(call.who, table.schema),
     )
 

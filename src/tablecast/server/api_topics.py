@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
@@ -28,22 +29,23 @@ from tablecast.server.answers import accepted, answer, arrow_answer, encoded, he
 from tablecast.server.attendance import attended
 from tablecast.server.bodies import ARROW, JSON, LOG, MSGPACK, ClientGone, Decoder
 from tablecast.server.call import Call
+from tablecast.server.connection import INPUT, Input
 from tablecast.server.messages import consumed_arrow, consumed_headers, consumed_out, consumed_packed
 from tablecast.server.own_messages import consume_own, is_limited_to_own
 from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.sql import plan_topic
 from tablecast.sql.aio import AsyncSession, Told
 from tablecast.sql.context import topic_name
-from tablecast.sql.plan_topic import DEFAULT_LIMIT
+from tablecast.sql.plan_topic import DEFAULT_LIMIT, wait_seconds
+from tablecast.sql.waiting import Ending
 
-DEFAULT_TIMEOUT_SECONDS = 30.0
 MIN_VISIBILITY_SECONDS, LONGEST_VISIBILITY_SECONDS = 0.001, 12 * 3600  # as a consume takes
 LAST_OFFSET = 2**63 - 1
 LAST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, as far as a timestamp's text goes
 LARGE_MESSAGES = 500  # rendering that many takes about a millisecond: from here on in a thread
 
 F = TypeVar("F", Told, ConsumedLog)
-Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float], Coroutine[Any, Any, F]]
+Consume = Callable[[Call, AsyncSession, "ConsumeRequest", float, Ending], Coroutine[Any, Any, F]]
 Offset = Annotated[int, Meta(ge=0, le=LAST_OFFSET)]
 Partition = Annotated[int, Meta(ge=0, le=65_535)]
 Namespace = Annotated[str, Meta(description="where a topic's name without a namespace is looked up")]
@@ -71,7 +73,13 @@ class ConsumeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     start: StartIn | None = None
     limit: int = DEFAULT_LIMIT
     partition_id: Partition | None = None
-    timeout_seconds: Annotated[float, Meta(ge=0)] = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: Annotated[
+        float | None,
+        Meta(
+            description="how long to wait for the first message; left out: topics.default_consume_timeout of the settings; "
+            "at most topics.max_consume_timeout, and the answer says how long it was"
+        ),
+    ] = None
     consumer: str | None = None
     visibility_seconds: float = 60.0
     auto_offset_reset: bool = False
@@ -149,21 +157,45 @@ async def consume(call: Call) -> Response:
 
 
 async def _found(call: Call, request: ConsumeRequest, consume: Consume[F]) -> F:
-    _check_timeout(request.timeout_seconds, call.services.settings.long_poll_max_seconds)
-    is_full = call.services.db.parked >= call.services.settings.max_parked_polls
+    """Raises what the request would be refused with if its sender's account changed while it waited."""
+    assert call.signed_in is not None
+    with call.services.accounts.poll(call.signed_in) as ending:
+        client: Input | None = call.scope.get(INPUT)
+        if client is not None:
+            client.at_end(ending.finish)
+        return await _found_until(call, request, consume, ending)
+
+
+async def _found_until(call: Call, request: ConsumeRequest, consume: Consume[F], ending: Ending) -> F:
+    settings = call.services.settings
+    asked_seconds = wait_seconds(
+        request.timeout_seconds, settings.default_consume_timeout, settings.max_consume_timeout
+    )
+    is_full = call.services.db.parked >= settings.max_parked_polls
     # If too many wait already, or the server drains, only what is there is given.
-    timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else request.timeout_seconds
+    timeout_seconds = 0.0 if is_full or call.services.lifecycle.draining else asked_seconds
     session = await call.session(request.namespace)
-    found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds))
-    if not is_there:
+    found, is_there = await attended(call.receive, consume(call, session, request, timeout_seconds, ending))
+    is_refused = ending.error is not None and not (isinstance(found, Told) and found.is_given)
+    if is_refused or not is_there or ending.was_waiting:
+        given = found.consumed if isinstance(found, Told) else found
         if request.group_id is not None:
-            given = found.consumed if isinstance(found, Told) else found
             await session.give_back(request.topic, request.group_id, given)
-        raise ClientGone
-    if is_full and request.timeout_seconds and not _is_something(found):
-        limit = call.services.settings.max_parked_polls
+            found = _emptied(found)
+        if not is_there:
+            raise ClientGone
+        ending.check()
+    if is_full and asked_seconds and not _is_something(found):
+        limit = settings.max_parked_polls
         raise Overloaded(f"{limit} consumes are waiting already (max_parked_polls): retry later", limit=limit)
     return found
+
+
+def _emptied(found: F) -> F:
+    """For a client that most likely went away while it waited: what was claimed for it meanwhile was given back."""
+    if isinstance(found, ConsumedLog):
+        return replace(found, slices=[], count=0, next_offset=None, has_more=False)
+    return Told(replace(found.consumed, messages=[], given=(), next_offset=None, has_more=False), found.is_given)
 
 
 def _is_something(found: Told | ConsumedLog) -> bool:
@@ -172,20 +204,17 @@ def _is_something(found: Told | ConsumedLog) -> bool:
     return bool(found.consumed.messages or found.consumed.skipped)
 
 
-def _check_timeout(seconds: float, most: float) -> None:
-    if not 0 <= seconds <= most:
-        raise InvalidRequest(f"timeout_seconds is {seconds:g}: it is 0 to {most:g}", limit=most)
-
-
-async def _consumed(call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float) -> Told:
+async def _consumed(
+    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float, ending: Ending
+) -> Told:
     start = start_of(request.start)
     if is_limited_to_own(call) and request.group_id is None:
         own = await consume_own(
-            call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds
+            call, _topic(call, request), request.partition_id, start, request.limit, timeout_seconds, ending
         )
         return Told(own, False)
     prompt = None if request.group_id is not None else _prompt(call)
-    return await session.consume_told(request.topic, _asked(request, timeout_seconds), prompt)
+    return await session.consume_told(request.topic, _asked(request, timeout_seconds), prompt, ending)
 
 
 def _prompt(call: Call) -> HttpPrompt | None:
@@ -194,9 +223,9 @@ def _prompt(call: Call) -> HttpPrompt | None:
 
 
 async def _consumed_log(
-    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float
+    call: Call, session: AsyncSession, request: ConsumeRequest, timeout_seconds: float, ending: Ending
 ) -> ConsumedLog:
-    return await session.consume_log(request.topic, _asked(request, timeout_seconds))
+    return await session.consume_log(request.topic, _asked(request, timeout_seconds), ending)
 
 
 def _asked(request: ConsumeRequest, timeout_seconds: float) -> plan_topic.ConsumeRequest:

@@ -31,8 +31,10 @@ from tablecast.server import (
     docs_page,
     live_upgrade,
 )
+from tablecast.server.accounts import Accounts
 from tablecast.server.auth import Authenticator
 from tablecast.server.call import Endpoint, Handler, Services
+from tablecast.server.configuration import told
 from tablecast.server.console_page import console_routes
 from tablecast.server.doorkeeper import Doorkeeper
 from tablecast.server.errors import error_response
@@ -102,13 +104,18 @@ def create_app(
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
     live = LiveService(db, settings, auth, metrics, lifecycle, door)
+    snapshots = Snapshots(monotonic_clock, per_user=settings.max_snapshots_per_user)
+    accounts = Accounts(db.engine, auth)
+    accounts.at_change(live.check_all)
+    lifecycle.at_drain(accounts.stop)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), Snapshots(monotonic_clock), LoadWork(db.engine), live, Maintenance(),
+        db, settings, auth, metrics, lifecycle, Sessions(db), snapshots, LoadWork(db.engine), live, Maintenance(), accounts,
     )  # fmt: skip
     lifecycle.at_drain(db.end_waits)
     metrics.parked(lambda: db.parked)
     metrics.door(door.stats)
     db.engine.process.is_draining = lambda: lifecycle.draining
+    db.engine.process.settings = told(settings)
     routes: list[BaseRoute] = [WebSocketRoute(live_upgrade.PATH, LiveUpgrade(services))]
     routes += console_routes(metrics) if settings.console else []
     routes += [Route(path, _endpoint(services, path)) for path in dict.fromkeys(served.path for served in SERVED)]

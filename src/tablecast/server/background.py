@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from tablecast.model.schema import SYSTEM_ACTOR, Actor
+from tablecast.model.schema import SYSTEM_ACTOR
 from tablecast.server.app import create_app
-from tablecast.server.auth import Authenticator
+from tablecast.server.auth import Authenticator, SignedIn
 from tablecast.server.lifecycle import Lifecycle
 from tablecast.server.listening import bind, url
 from tablecast.server.metrics import Metrics
@@ -56,10 +56,10 @@ def in_background(settings: Settings) -> Iterator[Background]:
 class _OneMoreToken(Authenticator):
     token: str
 
-    async def authenticate(self, authorization: str | None, address: str) -> Actor:
+    async def signed_in(self, authorization: str | None, address: str) -> SignedIn:
         if authorization is not None and compare_digest(authorization.encode(), f"Bearer {self.token}".encode()):
-            return SYSTEM_ACTOR
-        return await super().authenticate(authorization, address)
+            return SignedIn(SYSTEM_ACTOR)
+        return await super().signed_in(authorization, address)
 
 
 class _ServerThread(threading.Thread):

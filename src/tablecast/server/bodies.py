@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from tablecast.client.values import from_extension
+from tablecast.codec.nulls import Forgiving
 from tablecast.errors import InvalidRequest, TablecastError, Timeout, TooLarge, UnsupportedMediaType
 
 JSON = "application/json"
@@ -170,12 +171,16 @@ def content_type(headers: Headers, taken: tuple[str, ...]) -> str:
 
 
 class Decoder:
-    """JSON or MessagePack → one type, strictly. MessagePack may have one of its own, that leaves some of it packed."""
+    """JSON or MessagePack → one type, strictly, but for nulls (codec.nulls). MessagePack may have one of its own, that
+    leaves some of it packed."""
 
     def __init__(self, kind: Any, packed_kind: Any = None) -> None:
+        packed = packed_kind or kind
         self._decode: dict[str, Callable[[bytes], Any]] = {
-            JSON: msgspec.json.Decoder(kind).decode,
-            MSGPACK: msgspec.msgpack.Decoder(packed_kind or kind, ext_hook=from_extension).decode,
+            JSON: Forgiving(msgspec.json, kind, msgspec.json.Decoder(kind).decode),
+            MSGPACK: Forgiving(
+                msgspec.msgpack, packed, msgspec.msgpack.Decoder(packed, ext_hook=from_extension).decode
+            ),
         }
 
     def __call__(self, body: bytes, media_type: str) -> Any:

@@ -25,7 +25,8 @@ from tablecast.engine.snapshots import Snapshots
 from tablecast.errors import InvalidRequest, MethodNotAllowed, PermissionDenied, TablecastError, Timeout, TooLarge
 from tablecast.model.message import Consumed
 from tablecast.model.schema import Actor
-from tablecast.server.auth import Authenticator
+from tablecast.server.accounts import Accounts
+from tablecast.server.auth import Authenticator, SignedIn
 from tablecast.server.bodies import JSON, MSGPACK, Body, ClientGone, Decoder, content_type, in_thread_if_large
 from tablecast.server.connection import ANSWER, PROMPT
 from tablecast.server.errors import error_response, internal_error
@@ -61,6 +62,7 @@ class Services:
     loads: LoadWork
     live: LiveService
     maintenance: Maintenance
+    accounts: Accounts
 
 
 class Call:
@@ -77,6 +79,7 @@ class Call:
             self.headers, receive, max_bytes=settings.max_body_bytes, timeout_seconds=settings.body_timeout_seconds
         )
         self.actor: Actor | None = None
+        self.signed_in: SignedIn | None = None
         self._prompt: HttpPrompt | None = None
 
     @property
@@ -111,7 +114,8 @@ class Call:
         self.scope[ANSWER].was_given(self._prompt.unsent)
 
     async def sign_in(self) -> None:
-        self.actor = await self.services.auth.authenticate(self.headers.get("authorization"), self.address)
+        self.signed_in = await self.services.auth.signed_in(self.headers.get("authorization"), self.address)
+        self.actor = self.signed_in.actor
         identify(self.actor.user_id)
 
     async def session(self, namespace: str = DEFAULT_NAMESPACE) -> AsyncSession:

@@ -5,6 +5,7 @@
     a head that does not end  431 beyond MAX_HEAD_BYTES, and 408 when it takes too long
     requests sent ahead       before their turn: closed when PIPELINED_REQUESTS wait, or their head does not end
     an answer nobody takes    closed when nothing of it was taken for STALL_SECONDS
+    a client's end of file    what it asked for is answered, without waiting for more, and the connection closed
 
 A head is a request line and its headers. Until it is complete no application knows of the request, so nobody else can
 judge it; from then on the body is the application's, with limits of its own. A head that comes in one piece, as nearly
@@ -15,6 +16,7 @@ would stay in memory for as long as the client likes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -29,11 +31,13 @@ from tablecast.server.logs import PROBES
 from tablecast.server.prompt_answer import HttpPrompt
 
 MAX_HEAD_BYTES = 65_536
+SMALL_BYTES = 4_096  # nearly every request; of what comes in larger pieces a head is measured, too
 PIPELINED_REQUESTS = 32  # each costs some kilobytes out of a few bytes, and may bring 64 KiB of a body
 STALL_SECONDS = 300.0  # long, because a reader of a stream may pause on purpose
 LINGER_SECONDS = 1.0  # how long what a refused client still sends is read, and thrown away
 WAITING_BYTES = 4_096  # read of a first request that waits to be let in, and one more piece; reading stops then
 _PROBES = tuple(f"GET {path} ".encode() for path in sorted(PROBES))  # a server that is busy must not be taken for dead
+INPUT = "tablecast.input"  # in a request's scope: whether its client may still send
 ANSWER = "tablecast.answer"  # in a request's scope: what its answer is written to
 PROMPT = "tablecast.prompt"  # likewise: makes the way past it
 KEEP_ALIVE_SECONDS = 75  # an unused connection is closed after that; clients that pool give up theirs sooner
@@ -53,10 +57,12 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = True
         self._turns = 0  # how often a head or a request came to its end
         self._head_bytes = 0
+        self._fed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
         self._is_handed_over = False
+        self._input = Input()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         with self.door:
@@ -92,6 +98,8 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         early, self._early = self._early, b""
         self._enter(early)
+        if self._input.has_ended and not self._awaits_answer() and not self.transport.is_closing():
+            self.transport.close()
 
     def turned_away(self, error: Overloaded) -> None:
         if not self.transport.is_closing():
@@ -104,22 +112,57 @@ class Connection(HttpToolsProtocol):
 
     # --- requests ---
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
+        """A client that has gone says the same as one that only has no more to ask, so requests that came whole are
+        answered, and the connection stays until then. Nothing waits for its sake any more (`Input`): if it has gone, what
+        was found for it is lost with the write that fails. TLS has no half of a connection."""
+        if self._is_refused or not self.transport.can_write_eof():
+            return None
+        self._input.has_ended = True
+        if self._early:
+            return True  # at the door; it is looked at when it is let in
+        return self._awaits_answer()
+
+    def _awaits_answer(self) -> bool:
+        """After the end of the input: whether a whole request is still to be answered. One that is not whole never will be."""
+        if self.cycle is None or self.cycle.response_complete:
+            return False
+        if self.cycle.more_body:
+            if not self.pipeline:
+                return False
+            self.pipeline.popleft()  # the last one is the only one that may lack a part
+        self._input.tell()
+        return True
+
     def _take(self, data: bytes) -> None:
-        turns = self._turns
+        """As much of it at a time as a head may still have: one that is not complete then is too long."""
+        while len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
+            if not room:
+                self._refuse_head()
+                return
+            self._feed(data[:room])
+            if self._is_refused or self._is_handed_over or self.transport.is_closing():
+                return
+            data = data[room:]
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        turns, self._fed_bytes = self._turns, len(data)
         super().data_received(data)
         if self._is_handed_over:
             return
         is_between = self._is_between_requests()
-        if self.transport.is_closing() or not (self._is_in_head or is_between):
+        if self._is_refused or self.transport.is_closing() or not (self._is_in_head or is_between):
             return
         if turns == self._turns:  # all of the data is of one head, or of a body that nobody waits for any more
             self._head_bytes += len(data)
         if is_between:
             self._await_head()
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        if self._fed_bytes > SMALL_BYTES and self._told_bytes() > MAX_HEAD_BYTES:  # it began behind another request
+            self._refuse_head()
+            raise _HeadRefused
         self._turn(is_in_head=False)
         self._stop_timer()
         if self.transport.is_closing():
@@ -129,6 +172,14 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif self.pipeline:
             self.flow.resume_reading()  # else nobody would notice that the client goes away
+
+    def _told_bytes(self) -> int:
+        """Of the head that is complete, without what is between its parts."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def send_400_response(self, msg: str) -> None:
+        if not (self._is_refused or self.transport.is_closing()):
+            super().send_400_response(msg)
 
     def on_message_complete(self) -> None:
         self._turn(is_in_head=True)
@@ -158,6 +209,7 @@ class Connection(HttpToolsProtocol):
             cycle.transport = answer  # type: ignore[assignment]
             scope: Scope = cycle.scope  # type: ignore[assignment]
             scope[ANSWER] = answer
+            scope[INPUT] = self._input
             scope[PROMPT] = partial(HttpPrompt, cycle, self.transport)
         super()._start_asgi_task(cycle, app)
 
@@ -170,7 +222,10 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.door.ends(self)
+        is_last = not self.pipeline
         super().on_response_complete()
+        if is_last and self._input.has_ended and not self.transport.is_closing():
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.door.leaves(self)
@@ -249,6 +304,31 @@ class Connection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+class Input:
+    """What comes of a client. When that ends, nobody is told twice."""
+
+    __slots__ = ("_call", "has_ended")
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self._call: Callable[[], None] | None = None
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Calls it when the input ends, or now."""
+        self._call = call
+        if self.has_ended:
+            self.tell()
+
+    def tell(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+
+class _HeadRefused(Exception):
+    """Ends the parser's work on what has come."""
 
 
 class HeadWithBody:

@@ -4,11 +4,13 @@
 kept: the time at which its bucket is full again. A name whose time is past needs no entry at all, so memory follows
 those who ask now, and it is bounded.
 
-**Lock-out.** Wrong passwords are counted twice: for the user *from one address*, and for the user from everywhere, with
-a bound ten times as high. The first stops a guesser without touching the user, who sits elsewhere. The second stops a
-guesser with many addresses; so that it cannot be used to shut the user out, an address from which the user signed in
-lately is exempt from it. An attempt counts before its password is looked at: a thousand guesses sent at once are not a
-thousand guesses free. Attempts while locked out count for nothing, so a lock-out always ends.
+**Lock-out.** Wrong passwords are counted twice: for the user *from one address*, and for the address, whatever the name.
+Both stop a guesser where it is, and touch nobody elsewhere: there is no count of a user from everywhere, because whoever
+can write a name could shut its owner out with it. An attempt counts before its password is looked at: a thousand guesses
+sent at once are not a thousand guesses free, and what is refused costs no hash. Attempts while locked out count for
+nothing, so a lock-out always ends.
+
+An address of IPv6 is its first 64 bits, which is what one customer has.
 
 Time is `monotonic_clock`: a stepped wall clock neither frees nor holds anybody. All of it is in memory: a restart
 forgets it, and costs a guesser nothing but the guesses it had anyway.
@@ -16,6 +18,7 @@ forgets it, and costs a guesser nothing but the guesses it had anyway.
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,9 +27,9 @@ from typing import Generic, TypeVar
 from tablecast.errors import LockedOut, RateLimited
 
 MAX_BUCKETS = 100_000  # names remembered by one limit; the longest-known is forgotten first
-MAX_GUESSERS = 100_000  # pairs of user and address, and users, whose wrong passwords are counted
-ANYWHERE_FACTOR = 10  # how many more wrong passwords a user may have from everywhere than from one address
-KNOWN_ADDRESS_SECONDS = 7 * 86_400  # how long an address is known after a sign-in
+MAX_GUESSERS = 100_000  # pairs of user and address, and addresses, whose wrong passwords are counted
+
+IPV6_BITS = 64  # of an address that count
 
 Clock = Callable[[], int]
 K = TypeVar("K")
@@ -38,6 +41,17 @@ def monotonic_clock() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def network_of(address: str) -> str:
+    """Whom an address stands for when requests are counted."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address  # of a socket that has none
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, IPV6_BITS), strict=False))
+    return str(found)
+
+
 class Recent(Generic[K, V]):
     """A dict of at most `limit` entries: the one put first goes first."""
 
@@ -47,6 +61,9 @@ class Recent(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
 
     def get(self, key: K) -> V | None:
         return self._entries.get(key)
@@ -96,36 +113,39 @@ class _Wrong:
 
 
 class Lockout:
-    def __init__(self, attempts: int, seconds: float, clock: Clock, *, limit: int = MAX_GUESSERS) -> None:
+    """Addresses are as `network_of` makes them."""
+
+    def __init__(
+        self, attempts: int, attempts_per_address: int, seconds: float, clock: Clock, *, limit: int = MAX_GUESSERS
+    ) -> None:
         self._attempts = attempts
+        self._attempts_per_address = attempts_per_address
         self._window_ms = int(seconds * 1000)
         self._clock = clock
-        self._here: Recent[tuple[str, str], _Wrong] = Recent(limit)
-        self._anywhere: Recent[str, _Wrong] = Recent(limit)
-        self._known: Recent[tuple[str, str], int] = Recent(limit)
+        self._of_pairs: Recent[tuple[str, str], _Wrong] = Recent(limit)
+        self._of_addresses: Recent[str, _Wrong] = Recent(limit)
 
     def attempt(self, user: str, address: str) -> None:
         """Counts a wrong password in advance; raises LockedOut if there were too many."""
-        here = self._current(self._here, (user, address), self._attempts)
-        anywhere = self._current(self._anywhere, user, self._attempts * ANYWHERE_FACTOR)
-        self._check(here, self._attempts, f"{user} from {address}")
-        if not self._is_known(user, address):
-            self._check(anywhere, self._attempts * ANYWHERE_FACTOR, user)
+        of_pair = self._current(self._of_pairs, (user, address), self._attempts)
+        of_address = self._current(self._of_addresses, address, self._attempts_per_address)
+        self._check(of_pair, self._attempts, f"for {user} from {address}")
+        self._check(of_address, self._attempts_per_address, f"from {address}")
         now = self._clock()
-        self._here.put((user, address), replace(here, count=here.count + 1, last_ms=now))
-        self._anywhere.put(user, replace(anywhere, count=anywhere.count + 1, last_ms=now))
+        self._of_pairs.put((user, address), replace(of_pair, count=of_pair.count + 1, last_ms=now))
+        self._of_addresses.put(address, replace(of_address, count=of_address.count + 1, last_ms=now))
 
     def withdraw(self, user: str, address: str) -> None:
         """The attempt came to no answer: nothing was learned from it."""
-        self._take_back(self._here, (user, address))
-        self._take_back(self._anywhere, user)
+        self._take_back(self._of_pairs, (user, address))
+        self._take_back(self._of_addresses, address)
 
     def succeeded(self, user: str, address: str) -> bool:
-        """True if the user had been locked out at this address before."""
-        wrong = self._here.get((user, address))
-        self._here.drop((user, address))
-        self._take_back(self._anywhere, user)
-        self._known.put((user, address), self._clock())
+        """True if the user had been locked out at this address before. What the address guessed at others still counts:
+        else whoever has an account could guess for ever."""
+        wrong = self._of_pairs.get((user, address))
+        self._of_pairs.drop((user, address))
+        self._take_back(self._of_addresses, address)
         return wrong is not None and wrong.had_too_many
 
     def _current(self, counts: Recent[K, _Wrong], key: K, bound: int) -> _Wrong:
@@ -135,17 +155,13 @@ class Lockout:
         is_over = self._clock() - found.last_ms >= self._window_ms
         return _Wrong(had_too_many=found.had_too_many or found.count >= bound) if is_over else found
 
-    def _check(self, wrong: _Wrong, bound: int, who: str) -> None:
+    def _check(self, wrong: _Wrong, bound: int, where: str) -> None:
         if wrong.count >= bound:
             left_ms = wrong.last_ms + self._window_ms - self._clock()
             raise LockedOut(
-                f"too many wrong passwords for {who}; try again in {-(-left_ms // 1000)} s",
+                f"too many wrong passwords {where}; try again in {-(-left_ms // 1000)} s",
                 retry_after_seconds=left_ms / 1000,
             )
-
-    def _is_known(self, user: str, address: str) -> bool:
-        since = self._known.get((user, address))
-        return since is not None and self._clock() - since < KNOWN_ADDRESS_SECONDS * 1000
 
     def _take_back(self, counts: Recent[K, _Wrong], key: K) -> None:
         found = counts.get(key)

@@ -7,12 +7,11 @@ through here, and both end when the server drains, or when the account that they
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from tablecast.codec.catalog import User
 from tablecast.core.live_query import LiveQuery
 from tablecast.engine.audit import Outcome
 from tablecast.engine.commit import Commit
@@ -70,7 +69,6 @@ class LiveService:
         self._loop = asyncio.get_running_loop()
         self._connected: set[Connected] = set()
         self._stopping: asyncio.Task[None] | None = None
-        self._users: Mapping[str, User] = db.engine.catalog.users
         self._stop_listening = db.engine.feed.listen(self._hear)
         door.telling = lambda: self.hub.is_telling
         lifecycle.at_drain(self._drain)
@@ -97,11 +95,8 @@ class LiveService:
         """On the syncing thread."""
         if self.hub.concerns(commit) or self.db.parked:
             self.door.serves()
-        if commit.catalog.users is not self._users:
-            self._users = commit.catalog.users
-            self._loop.call_soon_threadsafe(self._check_all)
 
-    def _check_all(self) -> None:
+    def check_all(self) -> None:
         for connected in list(self._connected):
             self.check(connected)
 

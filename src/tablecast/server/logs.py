@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tablecast.core.printable import printable
 from tablecast.engine.audit import current_request_id
 from tablecast.errors import InvalidRequest
 
@@ -46,10 +47,6 @@ UNROUTED = "unrouted"  # the route of a path that is not ours: paths are the cli
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds by machines: logged at debug
 _PROCESS, _numbers = os.urandom(10).hex(), itertools.count(1)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
 _access = logging.getLogger("tablecast.access")
 
 
@@ -106,7 +103,8 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class LineFormatter(logging.Formatter):
-    """Makes a `Line` of a record and the current request; `written` says how it looks."""
+    """Makes a `Line` of a record and the current request; `written` says how it looks. What strangers sent is made
+    printable here, for every form."""
 
     def __init__(self, written: Callable[[Line], str]) -> None:
         super().__init__()
@@ -118,44 +116,46 @@ class LineFormatter(logging.Formatter):
             datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             record.levelname.lower(),
             record.name,
-            record.getMessage(),
+            printable(record.getMessage()),
             trace_id=trace_id.get(),
-            fields=getattr(record, "fields", None),
-            exception=self.formatException(record.exc_info) if record.exc_info else None,
+            fields=_clean(getattr(record, "fields", None)),
+            exception=_lines(self.formatException(record.exc_info)) if record.exc_info else None,
         )
         if request is not None:
-            line.request_id, line.user = request.request_id, request.user
+            line.request_id, line.user = request.request_id, request.user and printable(request.user)
         return self._written(line)
 
 
 def as_json(line: Line) -> str:
-    try:
-        return msgspec.json.encode(line, enc_hook=str).decode()
-    except UnicodeEncodeError:  # a lone surrogate is not Unicode text, and must not cost the line
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(line, enc_hook=str))).decode()
+    return msgspec.json.encode(line, enc_hook=_shown).decode()
 
 
 def as_text(line: Line) -> str:
     """`timestamp LEVEL logger message key=value …`. What a client sent cannot begin a line of its own."""
     known = {"request_id": line.request_id, "user": line.user, "trace_id": line.trace_id} | (line.fields or {})
     fields = "".join(f" {name}={value}" for name, value in known.items() if value is not None)
-    text = one_line(f"{line.timestamp} {line.level.upper():<7} {line.logger} {line.message}{fields}")
+    text = printable(f"{line.timestamp} {line.level.upper():<7} {line.logger} {line.message}{fields}")
     return text if line.exception is None else f"{text}\n{line.exception}"
 
 
-def one_line(text: str) -> str:
-    """Control characters and line ends shown as escapes."""
-    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
-
-
-def _encodable(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return printable(value)
     if isinstance(value, dict):
-        return {_encodable(name): _encodable(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
+        return {_clean(name): _clean(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
     return value
+
+
+def _shown(value: object) -> str:
+    """What JSON has no form for."""
+    return printable(str(value))
+
+
+def _lines(traceback: str) -> str:
+    """Of a traceback, indented: what is quoted in it cannot look like a line of the log."""
+    return "\n".join(f"    {printable(line)}" for line in traceback.split("\n"))
 
 
 # --- where they go ---

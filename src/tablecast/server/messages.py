@@ -57,6 +57,7 @@ class ConsumeAnswer(msgspec.Struct, frozen=True):
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str | None
+    waited_seconds: float
 
 
 class ConsumePacked(msgspec.Struct, frozen=True):
@@ -65,16 +66,21 @@ class ConsumePacked(msgspec.Struct, frozen=True):
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str | None
+    waited_seconds: float
 
 
 def consumed_out(found: Consumed) -> ConsumeAnswer:
     messages = [_out(message) for message in found.messages]
-    return ConsumeAnswer(messages, found.next_offset, found.has_more, list(found.skipped), found.consumer)
+    return ConsumeAnswer(
+        messages, found.next_offset, found.has_more, list(found.skipped), found.consumer, found.waited_seconds
+    )
 
 
 def consumed_packed(found: Consumed) -> ConsumePacked:
     messages = [_packed(message) for message in found.messages]
-    return ConsumePacked(messages, found.next_offset, found.has_more, list(found.skipped), found.consumer)
+    return ConsumePacked(
+        messages, found.next_offset, found.has_more, list(found.skipped), found.consumer, found.waited_seconds
+    )
 
 
 def _out(m: Message) -> MessageOut:
@@ -101,6 +107,7 @@ def consumed_headers(found: Consumed) -> dict[str, str]:
     headers = {
         "X-Has-More": "true" if found.has_more else "false",
         "X-Skipped": msgspec.json.encode(found.skipped).decode(),
+        "X-Waited-Seconds": f"{found.waited_seconds:g}",
     }
     if found.next_offset is not None:
         headers["X-Next-Offset"] = str(found.next_offset)

@@ -6,6 +6,7 @@ error tree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from http import HTTPStatus
@@ -23,6 +24,7 @@ from tablecast.server.operation import ALWAYS, Operation, Parameter, Types
 from tablecast.server.operations import OPERATIONS
 
 _REFERENCE = "#/components/schemas/{name}"
+_REFERENCED = re.compile(_REFERENCE.format(name='([^"]+)'))
 _OTHER_CODES = {408: ("timeout",)}  # statuses that belong to HTTP, not to a class
 _BINARY = {
     TAR: {"type": "string", "format": "binary", "description": "a tar of files"},
@@ -67,7 +69,34 @@ def _schemas() -> tuple[dict[Any, Described], Described]:
     named = {str(kind): kind for operation in OPERATIONS for kind in _types(operation)}
     named |= {str(kind): kind for kind in (ErrorAnswer, StatusAnswer)}
     found, components = msgspec.json.schema_components(named.values(), ref_template=_REFERENCE)
-    return dict(zip(named, found, strict=True)), dict(sorted(components.items()))
+    schemas = dict(zip(named, found, strict=True))
+    for name in _taken(schemas, components):
+        _allow_nulls(components[name])
+    return schemas, dict(sorted(components.items()))
+
+
+def _taken(schemas: dict[Any, Described], components: Described) -> set[str]:
+    """The structs that requests are made of."""
+    waiting = [schemas[str(kind)] for operation in OPERATIONS for kind in operation.takes.values() if kind is not None]
+    found: set[str] = set()
+    for schema in waiting:
+        for name in _REFERENCED.findall(msgspec.json.encode(schema).decode()):
+            if name not in found:
+                found.add(name)
+                waiting.append(components[name])
+    return found
+
+
+def _allow_nulls(struct: Described) -> None:
+    """In a request a null for a field that may be left out means that it is (codec.nulls)."""
+    for name, field in struct.get("properties", {}).items():
+        if name not in struct.get("required", ()) and "default" in field and not _takes_null(field):
+            kept = {key: field.pop(key) for key in ("description", "default") if key in field}
+            struct["properties"][name] = kept | {"anyOf": [field, {"type": "null"}]}
+
+
+def _takes_null(field: Described) -> bool:
+    return not field.keys() - {"description", "default"} or {"type": "null"} in field.get("anyOf", ())
 
 
 def _types(operation: Operation) -> Iterator[Any]:

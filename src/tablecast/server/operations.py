@@ -110,12 +110,14 @@ OPERATIONS = (
         answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY, LOG: BINARY},
         answer_example={
             "messages": [_MESSAGE], "next_offset": 18, "has_more": False, "skipped": [], "consumer": "worker-1",
+            "waited_seconds": 0.0,
         },
         answer_headers={
             "X-Next-Offset": "Arrow only: where a stateless reader of one partition goes on",
             "X-Has-More": "Arrow only: true or false",
             "X-Skipped": "Arrow only: JSON, the ranges that retention took before the group read them",
             "X-Consumer": "Arrow only: whose claim it is",
+            "X-Waited-Seconds": "Arrow only: how long it waited",
         },
         errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 416),
     ),

@@ -16,6 +16,8 @@ from tablecast.model.position import Start, StartKind
 from tablecast.model.schema import Actor, Role
 from tablecast.model.topic import Topic
 from tablecast.server.call import Call
+from tablecast.sql.plan_topic import ConsumeRequest, waited
+from tablecast.sql.waiting import Ending
 
 
 def is_limited_to_own(call: Call) -> bool:
@@ -23,22 +25,29 @@ def is_limited_to_own(call: Call) -> bool:
 
 
 async def consume_own(
-    call: Call, topic: Topic, partition: int | None, start: Start | None, limit: int, timeout_seconds: float
+    call: Call,
+    topic: Topic,
+    partition: int | None,
+    start: Start | None,
+    limit: int,
+    timeout_seconds: float,
+    ending: Ending,
 ) -> Consumed:
     """Waits on until a message is the user's own, or the time is over."""
     user = call.who
     partition = _only_partition(topic, partition)
     reader = await call.services.sessions.get(Actor(user.user_id, Role.SERVICE), topic.namespace)
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_seconds
+    began = loop.time()
+    until = began + timeout_seconds
     while True:
         left = max(0.0, until - loop.time())
-        found = await reader.consume(
-            spelled(topic.full_name), start=start, partition=partition, limit=limit, timeout_seconds=left
-        )
+        asked = ConsumeRequest(start=start, partition=partition, limit=limit, timeout_seconds=left)
+        found = (await reader.consume_told(spelled(topic.full_name), asked, ending=ending)).consumed
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:
-            return Consumed(own, found.next_offset, found.has_more)
+            mine = Consumed(own, found.next_offset, found.has_more)
+            return waited(mine, loop.time() - began) if timeout_seconds else mine
         assert found.next_offset is not None, "one partition was read"
         start = Start(StartKind.OFFSET, found.next_offset)
 

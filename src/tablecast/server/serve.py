@@ -16,7 +16,7 @@ import secrets
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
@@ -50,13 +50,15 @@ Say = Callable[[str], None]
 _log = logging.getLogger("tablecast.serve")
 
 
-def serve(settings: Settings, *, password: str | None, say: Say) -> None:
+def serve(settings: Settings, *, password: str | None, say: Say, warnings: Sequence[str] = ()) -> None:
     """Serves until a signal ends it. `say` is told what a person must know: the password made, the address.
 
-    `password` is that of the account `system`, if this start makes it.
+    `password` is that of the account `system`, if this start makes it. `warnings` are logged first.
     """
     bound_free_memory()
     configure_logging(settings)
+    for warning in warnings:
+        _log.warning("%s", warning)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_live(settings, password, say))
 

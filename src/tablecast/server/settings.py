@@ -1,34 +1,26 @@
-"""What a server can be told: every setting with its type, bounds, default and meaning, and where each value came from.
+"""The settings of a server, each with its type, bounds, default and meaning.
 
-Later places win: defaults, the TOML file, `TABLECAST_…` variables, flags. Each value is judged where it was found, so an
-error names the file, variable or flag, the setting, and what would be right. Nothing unknown is passed over: a
-misspelt limit must not leave its default in force unnoticed.
+How they are spelt in a file, and where values come from: server/configuration.py.
 """
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
-import json
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StructType, Type, type_info
 
 from tablecast.edge.address import check_prefix, parse_address
 from tablecast.engine.change_index import CHANGES_KEPT_SECONDS, CHANGES_MAX_BYTES
 from tablecast.engine.durability import Durability
 from tablecast.engine.identity import check_node_id
 from tablecast.engine.live_sampling import SAMPLE_SECONDS
+from tablecast.engine.snapshots import MAX_SNAPSHOTS, SNAPSHOTS_PER_USER
 from tablecast.errors import InvalidRequest
 
-PREFIX = "TABLECAST_"
-OTHER_VARIABLES = ("CONFIG", "FAILPOINT", "PASSWORD", "TOKEN", "URL", "USER")  # mean something elsewhere: not settings
 DAY_SECONDS = 86_400
 MAX_ANSWER_BYTES = 256 * 2**20  # of one answer: it is in memory as rows and again as bytes before the first is sent
 MAX_PART_BYTES = 2**31  # of a load: what one task of a large job sends; it goes to disk, not to memory
@@ -71,12 +63,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: Annotated[
         int, _about("bytes that the answer to one SQL request may have", ge=1_000, le=2**40)
     ] = MAX_ANSWER_BYTES
+    max_snapshots_per_user: Annotated[
+        int, _about("snapshots of tables that a user may have open; there are 64 in all", ge=1, le=MAX_SNAPSHOTS)
+    ] = SNAPSHOTS_PER_USER
     statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0
     query_memory_mb: Annotated[int, _about("memory for all queries that run at a time", ge=16, le=1_000_000)] = 512
     body_timeout_seconds: Annotated[
         float, _about("how long a client may take to send a request's head, and then its body", ge=0.1, le=3_600)
     ] = 30.0
-    long_poll_max_seconds: Annotated[float, _about("how long a consume may wait", ge=0, le=3_600)] = 300.0
+    default_consume_timeout: Annotated[
+        float,
+        _about("seconds that a consume waits which does not say how long; at most max_consume_timeout", ge=0, le=3_600),
+    ] = 30.0
+    max_consume_timeout: Annotated[
+        float, _about("seconds that a consume may wait; one that asks for more waits that long", ge=0, le=3_600)
+    ] = 300.0
+    poll_interval_ms: Annotated[
+        int, _about("taken, and without effect: nothing polls", ge=0, le=DAY_SECONDS * 1_000)
+    ] = 0
     max_parked_polls: Annotated[int, _about("consumes that wait at a time", ge=0, le=1_000_000)] = 10_000
     max_connections: Annotated[int, _about("connections open at a time", ge=1, le=1_000_000)] = 12_000
     newcomers_share: Annotated[
@@ -125,6 +129,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     login_attempts: Annotated[
         int, _about("wrong passwords for a user from an address before it is locked out", ge=1, le=1_000)
     ] = 5
+    login_attempts_per_address: Annotated[
+        int, _about("wrong passwords from an address, for whatever user, before it is locked out", ge=1, le=1_000_000)
+    ] = 100
     lockout_seconds: Annotated[float, _about("how long a lock-out lasts", ge=1, le=DAY_SECONDS)] = 300.0
     access_token_seconds: Annotated[int, _about("how long an access token is good for", ge=1, le=DAY_SECONDS)] = 900
     refresh_token_seconds: Annotated[
@@ -197,87 +204,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return [origin.strip().lower() for origin in self.allowed_origins.split(",") if origin.strip()]
 
 
-class Configuration(msgspec.Struct, frozen=True):
-    """Settings, and for each that is not a default the place it came from."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-
-    def as_toml(self) -> str:
-        """All settings as a file that `load` reads back, each with its meaning and origin."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        for name, setting in SETTINGS.items():
-            yield f"# {setting.meaning}  ({self.origins.get(name, 'default')})"
-            yield f"{name} = {_toml(getattr(self.settings, name))}\n"
-
-
-# --- loading ----------------------------------------------------------------------------------------------------
-
-
-def load(
-    file: Path | None,
-    environment: Mapping[str, str],
-    flags: Mapping[str, Any],
-    assigned: Mapping[str, str] | None = None,
-) -> Configuration:
-    """`flags` maps settings that have a flag of their own to text or values, `assigned` any others (`--set`) to text."""
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for name, value, origin in _given(file, environment, flags, assigned or {}):
-        values[name] = value
-        origins[name] = origin
-    try:
-        return Configuration(Settings(**values), origins)
-    except InvalidRequest as error:  # of settings that do not go together: name the place of the one at fault
-        place = origins.get(error.details["setting"])
-        raise InvalidRequest(f"{place}: {error}" if place else error.message, **error.details) from None
-
-
-def _given(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any], assigned: Mapping[str, str]
-) -> Iterator[tuple[str, Any, str]]:
-    """(name, value, origin), later ones win."""
-    if file is not None:
-        for key, value in _read_toml(file).items():
-            yield _judged(key, value, str(file), strict=True)
-    for variable in sorted(environment):
-        key = variable.removeprefix(PREFIX)
-        if key != variable and key not in OTHER_VARIABLES:
-            yield _judged(key.lower(), environment[variable], f"the variable {variable}", strict=False)
-    for key, value in flags.items():
-        yield _judged(key, value, f"the flag --{key.replace('_', '-')}", strict=False)
-    for key, value in assigned.items():
-        yield _judged(key, value, "the flag --set", strict=False)
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidRequest(f"the settings file {file} cannot be read: {error.strerror}", file=str(file)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the settings file {file} is not TOML: {error}", file=str(file)) from error
-
-
-def _judged(key: str, value: Any, origin: str, *, strict: bool) -> tuple[str, Any, str]:
-    setting = SETTINGS.get(key)
-    if setting is None:
-        raise InvalidRequest(f"{origin} sets {key!r}, and there is no such setting{_meant(key)}", setting=key)
-    try:
-        return key, msgspec.convert(value, setting.annotation, strict=strict), origin
-    except msgspec.ValidationError:
-        raise InvalidRequest(
-            f"{origin} sets {key} to {value!r}; it takes {expected(setting.kind)}", setting=key, value=repr(value)
-        ) from None
-
-
-def _meant(key: str) -> str:
-    near = difflib.get_close_matches(key, SETTINGS, n=1)
-    return f": did you mean {near[0]}?" if near else "; `tablecast serve --print-config` lists them"
-
-
 def _check(setting: str, judge: Callable[[str], object], text: str) -> None:
     """What somebody else judges, with the name of the setting."""
     try:
@@ -302,44 +228,3 @@ def _check_origin(text: str) -> None:
             f"allowed_origins names {text!r}; it takes origins as https://app.example.com, or *",
             setting="allowed_origins",
         )
-
-
-# --- what a setting is ------------------------------------------------------------------------------------------
-
-
-class Setting(msgspec.Struct, frozen=True):
-    annotation: Any
-    kind: Type
-    meaning: str
-
-
-def _declared() -> dict[str, Setting]:
-    info = type_info(Settings)
-    assert isinstance(info, StructType)
-    annotations = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    return {field.name: _setting(annotations[field.name], field.type) for field in info.fields}
-
-
-def _setting(annotation: Any, described: Type) -> Setting:
-    assert isinstance(described, Metadata), "every setting says what it means"
-    return Setting(annotation, described.type, str((described.extra_json_schema or {})["description"]))
-
-
-SETTINGS = _declared()
-
-
-def expected(kind: Type) -> str:
-    """What a value must be, in words."""
-    if isinstance(kind, BoolType):
-        return "true or false"
-    if isinstance(kind, LiteralType):
-        return " or ".join(str(value) for value in kind.values)
-    if isinstance(kind, IntType | FloatType):
-        return f"{'a whole number' if isinstance(kind, IntType) else 'a number'} from {kind.ge:,} to {kind.le:,}"
-    return "a text"
-
-
-def _toml(value: bool | int | float | str) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -11,7 +11,8 @@
 
 A refresh token is good for one use. Using it is a durable record of the same kind as an idempotency key, kept until the
 token would have ended, so that a restart does not make it good again. If it comes a second time, one of the two who
-hold it stole it: then every refresh token of that sign-in ends.
+hold it stole it: then every token of that sign-in ends, access tokens too. That is durable as well, and kept for as long
+as any of them could be good.
 
 This module is the only import of jwt.
 """
@@ -30,10 +31,10 @@ from jwt.types import Options
 
 from tablecast.codec.keys import expiry_key
 from tablecast.engine.decision import Decision, Record, View
-from tablecast.engine.idempotency import Remembered, encode_remembered, idempotency_key, recall
+from tablecast.engine.idempotency import Remembered, encode_remembered, idempotency_key, may_be_known, recall
 from tablecast.errors import InvalidRequest, Unauthenticated
 from tablecast.server.limits import Clock
-from tablecast.storage.base import Family, StorageFailure
+from tablecast.storage.base import Family, Reader, StorageFailure
 from tablecast.storage.home import PARTIAL, sync_directory
 
 ALGORITHM: Final = "HS256"
@@ -112,26 +113,36 @@ class SpendToken:
     """Uses up a refresh token. Answers True the first time, and False from then on for all tokens of the sign-in."""
 
     claims: Claims
+    longest_ms: int = 0  # how long any token that was issued until now may be good
     weight: int = 1
 
     def decide(self, view: View) -> Decision:
-        token, family = f"token:{self.claims.jti}", f"sign-in:{self.claims.fam}"
+        token, family = f"token:{self.claims.jti}", _sign_in(self.claims)
         if self._known(view, family):
             return Decision(False)
         if self._known(view, token):
-            return Decision(False, records=self._mark(view, family))
-        return Decision(True, records=self._mark(view, token))
+            until_ms = max(self.claims.exp * 1000, view.ts_ms + self.longest_ms + 1000)  # an end is rounded up
+            return Decision(False, records=self._mark(view, family, until_ms))
+        return Decision(True, records=self._mark(view, token, self.claims.exp * 1000))
 
     def _known(self, view: View, key: str) -> bool:
         return recall(view, self.claims.sub, key, _SPENT) is not None
 
-    def _mark(self, view: View, key: str) -> list[Record]:
-        expires_ms = self.claims.exp * 1000
+    def _mark(self, view: View, key: str, expires_ms: int) -> list[Record]:
         stored = idempotency_key(self.claims.sub, key)
         return [
             (Family.KEYS, stored, encode_remembered(Remembered(_SPENT, expires_ms, view.seq, 0))),
             (Family.EXPIRY, expiry_key(expires_ms, Family.KEYS, stored), b""),
         ]
+
+
+def is_ended(reader: Reader, claims: Claims) -> bool:
+    """Whether the sign-in that a token descends from was ended."""
+    return may_be_known(reader, claims.sub, _sign_in(claims))
+
+
+def _sign_in(claims: Claims) -> str:
+    return f"sign-in:{claims.fam}"
 
 
 # --- the secret -------------------------------------------------------------------------------------------------

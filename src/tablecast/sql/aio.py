@@ -25,6 +25,7 @@ from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
+from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command, StalePlan
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, Engine
 from tablecast.engine.groups import GiveBack, Given, Settle
@@ -52,10 +53,12 @@ from tablecast.sql.plan_topic import (
     given_ranges,
     read_now,
     seconds_to_deadline,
+    wait_seconds,
+    waited,
 )
 from tablecast.sql.prompt import Prompt, PromptReader
 from tablecast.sql.session import Session
-from tablecast.sql.waiting import Waiting
+from tablecast.sql.waiting import Ending, Waiting
 
 THREADS = 32  # statements under way at once; more wait in the pool's queue
 FEW_ROWS = 100  # written from the event loop itself: about a millisecond at most
@@ -66,6 +69,7 @@ FEW_STORED_MESSAGES = 2000  # likewise, if nobody looks into them
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F")
+C = TypeVar("C", Consumed, ConsumedLog)
 Look = Callable[[Topic, ConsumeRequest], Awaitable[F]]
 Render = Callable[[Engine, Topic, ConsumeRequest, Claimed], F]
 
@@ -76,6 +80,7 @@ class Loop:
     def __init__(self, engine: Engine, *, waits: bool = True) -> None:
         loop = asyncio.get_running_loop()
         self.engine = engine
+        self.time = loop.time
         self.waits = waits  # whether a full write queue makes a task wait; else it raises Overloaded
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tablecast-statement")
         # Building rows is computation under the interpreter lock: several threads of it fight for the lock with each other
@@ -243,52 +248,65 @@ class AsyncSession:
         start: Start | None = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
-        timeout_seconds: float = 0.0,
+        timeout_seconds: float | None = 0.0,
         consumer: str | None = None,
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
         ack: Consumed | None = None,
     ) -> Consumed:
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            group, start, partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
         return (await self.consume_told(topic, request)).consumed
 
-    async def consume_told(self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None) -> Told:
-        """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns."""
+    async def consume_told(
+        self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None, ending: Ending | None = None
+    ) -> Told:
+        """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns. `ending`
+        may end it before."""
         self._engine.check_open()
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
         if request.group is None:
-            return await self._told(found, request.pinned(self._engine, found), prompt)
-        claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return Told(await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES), False)
+            return await self._told(found, request.pinned(self._engine, found), prompt, ending)
+        began = self._loop.time()
+        claimed = await self._until_there_is(found, request, self._claim, _has_given, ending)
+        given = await self._rendered(found, request, claimed, given_messages, FEW_MESSAGES)
+        return Told(self._waited(request, given, began), False)
 
-    async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None) -> Told:
-        reader = None
+    async def _told(self, topic: Topic, request: ConsumeRequest, prompt: Prompt | None, ending: Ending | None) -> Told:
+        reader, began = None, self._loop.time()
+
+        def read(coming: Commit | None = None) -> Consumed:
+            return self._waited(request, read_now(self._engine, topic, request, coming), began)
+
         if prompt is not None:
-            read = functools.partial(read_now, self._engine, topic, request)
             reader = PromptReader(asyncio.get_running_loop(), prompt, read)
         try:
-            found = await self._until_there_is(topic, request, self._read, _has_messages, reader)
+            found = await self._until_there_is(topic, request, self._read, _has_messages, ending, reader)
         except Exception:
             if reader is None or reader.close():
                 raise
         else:
             if reader is None or reader.close():
-                return Told(found, False)
+                return Told(self._waited(request, found, began), False)
         return Told(await reader.given(), True)
 
-    async def consume_log(self, topic: str, request: ConsumeRequest) -> ConsumedLog:
+    async def consume_log(self, topic: str, request: ConsumeRequest, ending: Ending | None = None) -> ConsumedLog:
         """As a group, for whoever passes the messages on: they come as they are stored, and nobody looks into them."""
         self._engine.check_open()
         self._session._may_consume(topic)
         request.check()
         found = self._session.topic(topic)
-        claimed = await self._until_there_is(found, request, self._claim, _has_given)
-        return await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
+        began = self._loop.time()
+        claimed = await self._until_there_is(found, request, self._claim, _has_given, ending)
+        given = await self._rendered(found, request, claimed, given_log, FEW_STORED_MESSAGES)
+        return self._waited(request, given, began)
+
+    def _waited(self, request: ConsumeRequest, found: C, began: float) -> C:
+        return waited(found, self._loop.time() - began) if request.timeout_seconds else found
 
     async def _read(self, topic: Topic, request: ConsumeRequest) -> Consumed:
         if request.limit <= FEW_MESSAGES:
@@ -346,6 +364,7 @@ class AsyncSession:
         request: ConsumeRequest,
         look: Look[F],
         is_something: Callable[[F], bool],
+        ending: Ending | None = None,
         prompt: PromptReader | None = None,
     ) -> F:
         """Looks, and if there is nothing waits in line until there is, or the time is over."""
@@ -358,8 +377,13 @@ class AsyncSession:
         until = loop.time() + request.timeout_seconds
         line = request.group, request.partition
         waiter = waiting.enter(topic.topic_id, line, prompt)
+        ending = ending or Ending()
+        ending.waiter = waiter
         try:
             while True:
+                ending.check()  # before it looks: what is claimed now would be claimed for nobody
+                if ending.is_over:
+                    return found
                 found = await look(topic, request)  # again: something may have come before it stood in line
                 left = until - loop.time()
                 if is_something(found) or left <= 0 or waiter.is_over:

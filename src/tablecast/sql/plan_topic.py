@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -20,7 +20,11 @@ from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
 from tablecast.model.topic import Topic
 
 DEFAULT_LIMIT = 100
-MAX_TIMEOUT_SECONDS = 300.0
+DEFAULT_WAIT_SECONDS = 30.0  # of a consume that is to wait and is not told how long; a server has settings for both
+MAX_WAIT_SECONDS = 300.0  # of one that asks for more
+LOOK_SECONDS = 300.0  # a consume that waits looks that often even if nothing wakes it
+
+C = TypeVar("C", Consumed, ConsumedLog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,6 @@ class ConsumeRequest:
     def check(self) -> None:
         if not 1 <= self.limit <= MAX_CONSUME:
             raise InvalidRequest(f"limit {self.limit}: consume gives 1 to {MAX_CONSUME} messages", limit=self.limit)
-        if not 0 <= self.timeout_seconds <= MAX_TIMEOUT_SECONDS:
-            raise InvalidRequest(f"timeout_seconds {self.timeout_seconds}: it is 0 to {MAX_TIMEOUT_SECONDS:.0f}")
         if not 0.001 <= self.visibility_seconds <= 12 * 3600:
             raise InvalidRequest(f"visibility_seconds {self.visibility_seconds}: it is 0.001 to 43,200")
         if self.done and self.group is None:
@@ -58,6 +60,18 @@ class ConsumeRequest:
         if self.group is not None or (self.start is not None and self.start.kind is not StartKind.LATEST):
             return self
         return replace(self, pinned_at=tuple(engine.log_range(topic.topic_id, p)[1] for p in range(topic.partitions)))
+
+
+def wait_seconds(asked: float | None, default: float = DEFAULT_WAIT_SECONDS, most: float = MAX_WAIT_SECONDS) -> float:
+    """How long a consume waits at most, if this is asked for. None: the default. More than `most` is not refused: the
+    reader is told how long it waited, and asks again."""
+    if asked is not None and not asked >= 0:
+        raise InvalidRequest(f"timeout_seconds {asked}: it is 0 or more, or left out", timeout_seconds=str(asked))
+    return min(default if asked is None else asked, most)
+
+
+def waited(found: C, seconds: float) -> C:
+    return replace(found, waited_seconds=round(seconds, 3))
 
 
 def consume_now(engine: Engine, topic: Topic, request: ConsumeRequest) -> Consumed:
@@ -166,7 +180,8 @@ def consume(
     if not request.timeout_seconds:
         return consume_now(engine, topic, request)
     request = request.pinned(engine, topic)
-    until = monotonic() + request.timeout_seconds
+    began = monotonic()
+    until = began + request.timeout_seconds
     woken = threading.Event()
     unsubscribe = engine.feed.subscribe(topic.topic_id, woken.set)
     try:
@@ -174,11 +189,11 @@ def consume(
             woken.clear()
             found = consume_now(engine, topic, request)
             request = request.settled()
-            left = until - monotonic()
-            if found.messages or found.skipped or left <= 0:
-                return found
+            now = monotonic()
+            if found.messages or found.skipped or now >= until:
+                return waited(found, now - began)
             engine.check_open()  # closing wakes whoever waits
-            woken.wait(min(left, seconds_to_deadline(engine, topic, request)))
+            woken.wait(min(until - now, seconds_to_deadline(engine, topic, request)))
     finally:
         unsubscribe()
 
@@ -186,10 +201,10 @@ def consume(
 def seconds_to_deadline(engine: Engine, topic: Topic, request: ConsumeRequest) -> float:
     """When an open claim of the group runs out, a waiting reader may get its messages."""
     if request.group is None:
-        return MAX_TIMEOUT_SECONDS
+        return LOOK_SECONDS
     deadline = engine.next_deadline_ms(topic, request.group)
     if deadline is None:
-        return MAX_TIMEOUT_SECONDS
+        return LOOK_SECONDS
     return max(0.001, (deadline - engine.now_ms()) / 1000)
 
 

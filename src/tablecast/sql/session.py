@@ -51,6 +51,7 @@ from tablecast.sql.plan_topic import (
     read_arrow,
     settle,
     stream_arrow,
+    wait_seconds,
 )
 from tablecast.sql.query import QueryEngine
 
@@ -468,7 +469,7 @@ class Session:
         start: Start | None = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
-        timeout_seconds: float = 0.0,
+        timeout_seconds: float | None = 0.0,
         consumer: str | None = None,
         visibility_seconds: float = DEFAULT_VISIBILITY_MS / 1000,
         auto_offset_reset: bool = False,
@@ -476,13 +477,14 @@ class Session:
     ) -> Consumed:
         """Reads messages; as a group it claims them until they are acknowledged.
 
-        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it. `ack` is what was
-        consumed before and is done: it is acknowledged first, in the same commit.
+        Waits up to `timeout_seconds` for the first one, and wakes on the commit that brings it: 30 if it is None, and 300
+        at most, however much is asked for. `ack` is what was consumed before and is done: it is acknowledged first, in the
+        same commit.
         """
         self._engine.check_open()
         self._may_consume(topic)
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            group, start, partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
         return consume(self._engine, self.topic(topic), request)

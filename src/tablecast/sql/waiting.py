@@ -18,11 +18,39 @@ from dataclasses import dataclass, field
 from tablecast.engine.ahead import Held
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import Engine
+from tablecast.errors import TablecastError
 from tablecast.sql.prompt import PromptReader
 
 PROMPT_READERS = 4  # of one topic; the thread that commits takes some fifty microseconds for each
 PROMPT_READERS_IN_ALL = 64  # each has a file descriptor more than others
 LineKey = tuple[str | None, int | None]  # group and partition; no group: readers that all want everything
+
+
+class Ending:
+    """Ends a wait from outside: with an error, or as if its time were over. On the loop."""
+
+    __slots__ = ("error", "is_over", "waiter", "was_waiting")
+
+    def __init__(self) -> None:
+        self.error: TablecastError | None = None
+        self.is_over = False
+        self.was_waiting = False  # when it was over
+        self.waiter: Waiter | None = None
+
+    def end(self, error: TablecastError) -> None:
+        self.error = error
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def finish(self) -> None:
+        self.is_over = True
+        self.was_waiting = self.waiter is not None
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 class Waiter:
