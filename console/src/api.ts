@@ -113,7 +113,7 @@ export function consume(wanted: ConsumeRequest, options: Options = {}): Promise<
 export function ack(
   wanted: AckRequest,
   options: Options = {},
-): Promise<{ success: boolean; acknowledged_offset: number }> {
+): Promise<{ success: boolean; acknowledged_offset: number | null }> {
   return call("POST", "topics/ack", wanted, options);
 }
 

@@ -36,7 +36,7 @@ PAGE = 500
 POLL_SECONDS = 20.0  # of one long poll; messages end it at once
 
 _RANGES = """
-SELECT o.partition_id, o.start_offset, o.end_offset FROM system.topic_offsets o
+SELECT o.partition_id, o.start_offset, o.end_offset FROM system.topic_partitions o
 JOIN system.topics t ON o.topic = t.namespace || '.' || t.name
 WHERE o.topic = ? OR t.alias = ? OR (t.namespace = 'default' AND t.name = ?) ORDER BY o.partition_id
 """

@@ -202,6 +202,15 @@ def number(body: bytes, field: str) -> int:
     return found
 
 
+class _Acknowledged(msgspec.Struct, frozen=True):
+    acknowledged_offset: int | None
+
+
+def acknowledged(body: bytes) -> int | None:
+    answer: _Acknowledged = _decoded(body, _Acknowledged)
+    return answer.acknowledged_offset
+
+
 def _decoded(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.msgpack.decode(body, type=kind)

@@ -19,8 +19,9 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import JobRecord
 from tablecast.core import group as groups
 from tablecast.engine.decision import Decision, View
-from tablecast.engine.groups import ExpireClaims, group_states
+from tablecast.engine.groups import ExpireClaims
 from tablecast.engine.observer import tell
+from tablecast.engine.positions import group_places
 from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
 from tablecast.errors import InvalidRequest
 from tablecast.storage.base import Family, Reader
@@ -166,7 +167,7 @@ class Jobs:
     def _claims(self) -> Steps:
         now_ms = self._engine.now_ms()
         for topic_id in list(self._engine.catalog.topics):
-            for group, partition, state in group_states(self._engine.snapshot, topic_id):
+            for group, partition, state, _ in group_places(self._engine.snapshot, topic_id):
                 deadline = groups.next_deadline(state)
                 if deadline is not None and deadline <= now_ms:
                     count = self._engine.execute(ExpireClaims(topic_id, group, partition))

@@ -105,7 +105,7 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         "*topic TEXT, *table_name TEXT, *ops TEXT, filter TEXT, partition_by TEXT, payload TEXT",
     ),
     (
-        rows.topic_offsets, Role.SERVICE,
+        rows.topic_partitions, Role.SERVICE,
         "*topic TEXT, *partition_id BIGINT, start_offset BIGINT, end_offset BIGINT, messages BIGINT",
     ),
     (
@@ -166,6 +166,10 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
     (
         rows.topic_redriven, Role.SERVICE,
         "*topic TEXT, *partition_id BIGINT, *start_offset BIGINT, end_offset BIGINT",
+    ),
+    (
+        rows.topic_offsets, Role.SERVICE,
+        "*topic_id BIGINT, *group_id TEXT, *partition_id BIGINT, last_acked_offset BIGINT, updated_at TIMESTAMP",
     ),
 ]  # fmt: skip
 

@@ -97,8 +97,9 @@ def _nack(statement: s.Nack, context: Context) -> Result:
     )
 
 
-def _moved(verb: str, acknowledged: int) -> Result:
-    return Result.of_write(0, f"{verb}: acknowledged up to {acknowledged}", None)
+def _moved(verb: str, acknowledged: int | None) -> Result:
+    upto = "nothing is acknowledged yet" if acknowledged is None else f"acknowledged up to {acknowledged}"
+    return Result.of_write(0, f"{verb}: {upto}", None)
 
 
 def _redrive(statement: s.Redrive, context: Context) -> Result:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
-from tablecast.engine.groups import Claim, Done, Given, Settle, check_partition
+from tablecast.engine.groups import Claim, Done, Given, Settle
+from tablecast.engine.positions import check_partition
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Consumed, ConsumedLog, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -193,8 +194,8 @@ def seconds_to_deadline(engine: Engine, topic: Topic, request: ConsumeRequest) -
     return max(0.001, (deadline - engine.now_ms()) / 1000)
 
 
-def settle(engine: Engine, command: Settle) -> int:
-    acknowledged: int = engine.execute(command)
+def settle(engine: Engine, command: Settle) -> int | None:
+    acknowledged: int | None = engine.execute(command)
     if command.nack:
         engine.feed.wake([command.topic_id])
     return acknowledged
