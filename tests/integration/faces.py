@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from server_fixture import PASSWORD, ServerThread
+from server_fixture import JOBS_SECONDS, PASSWORD, ServerThread
 
 import tablecast
 from tablecast import AsyncDatabase, Database, connect
@@ -29,18 +29,23 @@ class Face:
 
 
 @contextmanager
-def face(kind: str, schema: str) -> Iterator[Face]:
+def face(kind: str, schema: str, jobs_interval_seconds: float = JOBS_SECONDS) -> Iterator[Face]:
     if kind == "embedded":
-        with tablecast.open(":memory:", jobs_interval_seconds=3600) as db:
+        with tablecast.open(":memory:", jobs_interval_seconds=jobs_interval_seconds) as db:
             db.execute_all(schema)
             yield Face(db, db, lambda answer: answer)
     elif kind == "async":
         with asyncio.Runner() as runner:
-            opened: AsyncDatabase = runner.run(tablecast.open_async(":memory:", jobs_interval_seconds=3600))
+            opened: AsyncDatabase = runner.run(
+                tablecast.open_async(":memory:", jobs_interval_seconds=jobs_interval_seconds)
+            )
             runner.run(opened.execute_all(schema))
             yield Face(opened, opened.database, runner.run)
             runner.run(opened.close())
     else:
-        with ServerThread() as server, connect(server.url, user="system", password=PASSWORD) as client:
+        with (
+            ServerThread(jobs_interval_seconds=jobs_interval_seconds) as server,
+            connect(server.url, user="system", password=PASSWORD) as client,
+        ):
             server.sql(schema)
             yield Face(client, server.db.database, lambda answer: answer)

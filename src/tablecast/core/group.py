@@ -62,6 +62,7 @@ __all__ = [
     "first",
     "give_back",
     "held",
+    "is_overdue",
     "is_saturated",
     "lag",
     "nack",
@@ -242,6 +243,14 @@ def _used_up(state: GroupState, max_deliveries: int) -> Iterator[tuple[Fragment,
     for part in state.fragments if max_deliveries else ():
         if isinstance(part.status, Returned) and part.status.deliveries >= max_deliveries:
             yield part, part.status
+
+
+def is_overdue(state: GroupState, now_ms: int, *, log_start: int, max_deliveries: int) -> bool:
+    """Whether a claim ran out, or a message waits to be buried."""
+    runs_out = next_deadline(state)
+    if runs_out is not None and runs_out <= now_ms:
+        return True
+    return any(part.end > log_start for part, _ in _used_up(state, max_deliveries))
 
 
 def _returned_range(state: GroupState, limit: int, max_deliveries: int, saturated: bool) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 A group's state on a partition is one record (engine.positions); a claim, ack or nack rewrites it in a commit like any
 other. A group's first read, ack or reset fixes where it begins in every partition, in that one commit. Messages that used
-up their deliveries go to the dead-letter topic in the commit of the next claim.
+up their deliveries go to the dead-letter topic in the commit of the next claim, or of a job if that is sooner.
 
 A dead letter's payload wraps the message it stands for:
 
@@ -32,6 +32,7 @@ from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
 
 REDRIVE_GROUP = "$redrive"  # remembers which dead letters were sent back
+LETTERS_PER_STEP = 100  # dead letters in one commit of a job: each is read by itself, a few milliseconds in all
 
 
 class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +314,8 @@ class ResetGroup:
 
 @dataclass(slots=True)
 class ExpireClaims:
-    """Takes back overdue claims, so that what system tables show is true even when nobody reads."""
+    """Takes back overdue claims, and moves what used up its deliveries to the dead-letter topic, even when nobody reads.
+    Answers how many came back and how many were moved, together: 0 when there is nothing left to do."""
 
     topic_id: int
     group: str
@@ -321,12 +323,20 @@ class ExpireClaims:
     weight: int = 1
 
     def decide(self, view: View) -> Decision:
+        topic = view.catalog.topics.get(self.topic_id)
         state = load(view, self.topic_id, self.group, self.partition)
-        if state is None:
+        if topic is None or state is None:
             return Decision(0)
         after, count = groups.expire(state, view.ts_ms)
-        records = [record(view, self.topic_id, self.group, self.partition, after)] if count else []
-        return Decision(count, records=records)
+        log_start = view.log_start(self.topic_id, self.partition)
+        after, dead = groups.bury(after, LETTERS_PER_STEP, log_start=log_start, max_deliveries=topic.max_deliveries)
+        if not count and not dead:
+            return Decision(0)
+        return Decision(
+            count + len(dead),
+            letters=list(_dead_letters(view, topic, self.group, self.partition, dead)),
+            records=[record(view, self.topic_id, self.group, self.partition, after)],
+        )
 
 
 @dataclass(slots=True)

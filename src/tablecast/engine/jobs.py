@@ -1,4 +1,5 @@
-"""Work that waits for nobody: retention, expiry, overdue claims, loads that nobody goes on with, changes kept long enough.
+"""Work that waits for nobody: retention, expiry, overdue claims, dead letters, loads that nobody goes on with, changes kept
+long enough.
 
 One thread, small steps, never in the way of writes.
 
@@ -166,13 +167,16 @@ class Jobs:
 
     def _claims(self) -> Steps:
         now_ms = self._engine.now_ms()
-        for topic_id in list(self._engine.catalog.topics):
-            for group, partition, state, _ in group_places(self._engine.snapshot, topic_id):
-                deadline = groups.next_deadline(state)
-                if deadline is not None and deadline <= now_ms:
-                    count = self._engine.execute(ExpireClaims(topic_id, group, partition))
-                    self._engine.feed.wake([topic_id])
-                    yield Removed(count)
+        for topic in list(self._engine.catalog.topics.values()):
+            for group, partition, state, _ in group_places(self._engine.snapshot, topic.topic_id):
+                log_start, _ = self._engine.log_range(topic.topic_id, partition)
+                if groups.is_overdue(state, now_ms, log_start=log_start, max_deliveries=topic.max_deliveries):
+                    yield from self._expire(ExpireClaims(topic.topic_id, group, partition))
+
+    def _expire(self, command: ExpireClaims) -> Steps:
+        while count := self._engine.execute(command):
+            self._engine.feed.wake([command.topic_id])
+            yield Removed(count)
 
     def _loads(self) -> Steps:
         return self._engine.loads.sweep()
