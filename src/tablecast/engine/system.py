@@ -98,7 +98,7 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         rows.topics, Role.SERVICE,
         "topic_id BIGINT, *namespace TEXT, *name TEXT, alias TEXT, partitions BIGINT, sources BIGINT, messages BIGINT, "
         "bytes BIGINT, retention_seconds BIGINT, retention_max_bytes BIGINT, dedup_window_seconds BIGINT, "
-        "max_deliveries BIGINT, dead_letter TEXT, created_at TIMESTAMP",
+        "max_deliveries BIGINT, dead_letter TEXT, routes JSON, created_at TIMESTAMP, updated_at TIMESTAMP",
     ),
     (
         rows.topic_sources, Role.SERVICE,

@@ -73,18 +73,27 @@ def topics(engine: Engine) -> Rows:
             topic.topic_id, topic.namespace, topic.name, topic.alias, topic.partitions, len(topic.routes),
             sum(end - start for start, end in ranges), sum(end - start for start, end in sizes),
             topic.retention_seconds, topic.retention_max_bytes, topic.dedup_window_seconds, topic.max_deliveries,
-            topic.dead_letter, topic.created_ms,
+            topic.dead_letter, _routes(engine, topic), topic.created_ms, topic.updated_ms or None,
         )  # fmt: skip
 
 
+def _routes(engine: Engine, topic: Topic) -> str:
+    """In JSON: what topic_sources has as rows."""
+    names = ("table", "ops", "filter", "partition_by", "payload")
+    routes = [dict(zip(names, (table, ops, *rest), strict=True)) for table, ops, *rest in _sources(engine, topic)]
+    return msgspec.json.encode(routes).decode()
+
+
+def _sources(engine: Engine, topic: Topic) -> Iterator[tuple[str, list[str], str | None, str | None, str]]:
+    for route in topic.routes:
+        table = engine.catalog.tables[route.table_id].schema.full_name
+        yield table, [op.label for op in route.ops], route.filter, route.partition_by, route.payload.value
+
+
 def topic_sources(engine: Engine) -> Rows:
-    catalog = engine.catalog
-    for topic in catalog.topics.values():
-        for route in topic.routes:
-            yield (
-                topic.full_name, catalog.tables[route.table_id].schema.full_name,
-                ", ".join(op.label for op in route.ops), route.filter, route.partition_by, route.payload.value,
-            )  # fmt: skip
+    for topic in engine.catalog.topics.values():
+        for table, ops, *rest in _sources(engine, topic):
+            yield topic.full_name, table, ", ".join(ops), *rest
 
 
 def topic_partitions(engine: Engine) -> Rows:
