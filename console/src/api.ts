@@ -52,6 +52,7 @@ export interface Message {
 export interface Consumed {
   messages: Message[];
   next_offset: number | null;
+  next_offsets: Record<string, number>;
   has_more: boolean;
   skipped: [number, number, number][];
   consumer: string | null;

@@ -84,7 +84,7 @@ def test_a_message_in_json_is_as_documented(server: ServerThread) -> None:
     answer = consume(server, start={"type": "Earliest"})
     body = answer.json()
     [message] = body.pop("messages")
-    assert body == {"next_offset": 1, "has_more": False, "skipped": [], "consumer": None}
+    assert body == {"next_offset": 1, "next_offsets": {"0": 1}, "has_more": False, "skipped": [], "consumer": None}
     assert msgspec.json.decode(b64decode(message.pop("payload"))) == {"_table": "app.orders", "id": "7", "amount": None}
     assert {name: type(message.pop(name)) for name in ("message_id", "content_hash", "ts", "seq", "topic_id")} == {
         "message_id": str, "content_hash": str, "ts": int, "seq": int, "topic_id": int,
@@ -104,6 +104,9 @@ def test_msgpack_and_arrow_carry_the_same_messages(server: ServerThread) -> None
     assert (as_arrow.headers["x-next-offset"], as_arrow.headers["x-has-more"], as_arrow.headers["x-skipped"]) == (
         "2", "false", "[]",
     )  # fmt: skip
+    schema = pa.ipc.open_stream(as_arrow.body).schema
+    assert schema.metadata[b"next_offsets"] == b'{"0":2}'
+    assert (shown["next_offsets"], packed["next_offsets"]) == ({"0": 2}, {0: 2})
     table = pa.ipc.open_stream(as_arrow.body).read_all().to_pylist()
     for json, pack, arrow in zip(shown["messages"], packed["messages"], table, strict=True):
         assert pack["payload"] == b64decode(json["payload"]) == arrow["payload"]

@@ -131,6 +131,7 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
 class _Consumed(msgspec.Struct, frozen=True):
     messages: list[_Message]
     next_offset: int | None = None
+    next_offsets: dict[int, int] = {}
     has_more: bool = False
     skipped: list[tuple[int, int, int]] = []
     consumer: str | None = None
@@ -183,8 +184,9 @@ def table(data: bytes) -> pa.Table:
 def consumed(body: bytes) -> Consumed:
     found = _decoded(body, _Consumed)
     return Consumed(
-        [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer
-    )
+        [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer,
+        next_offsets=found.next_offsets,
+    )  # fmt: skip
 
 
 def _message(m: _Message) -> Message:

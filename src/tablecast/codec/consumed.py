@@ -8,6 +8,7 @@ A MessagePack array:
     3   whether there is more
     4   ranges that retention took: arrays of partition, from, to
     5   consumer
+    6   next offsets: a map by partition
 
 So a server copies bytes, and only the consumer, who wants the messages, makes them.
 """
@@ -28,6 +29,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str
+    next_offsets: dict[int, int] = {}
 
 
 _decoder = msgspec.msgpack.Decoder(_Packed)
@@ -36,7 +38,13 @@ _decoder = msgspec.msgpack.Decoder(_Packed)
 def encode_consumed(consumed: ConsumedLog) -> bytes:
     slices = [(part.partition_id, part.data, list(part.deliveries)) for part in consumed.slices]
     packed = _Packed(
-        consumed.topic_id, slices, consumed.next_offset, consumed.has_more, list(consumed.skipped), consumed.consumer
+        consumed.topic_id,
+        slices,
+        consumed.next_offset,
+        consumed.has_more,
+        list(consumed.skipped),
+        consumed.consumer,
+        dict(consumed.next_offsets),
     )
     return msgspec.msgpack.encode(packed)
 
@@ -52,7 +60,10 @@ def decode_consumed(data: bytes) -> Consumed:
         batch = LogBatch(data)
         messages += _messages(batch, packed.topic_id, partition, deliveries)
         given.append((partition, batch.head.first_offset, batch.head.end_offset))
-    return Consumed(messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given))
+    return Consumed(
+        messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given),
+        packed.next_offsets,
+    )  # fmt: skip
 
 
 def _messages(batch: LogBatch, topic_id: int, partition: int, deliveries: list[int]) -> list[Message]:

@@ -37,7 +37,7 @@ async def consume_own(
         )
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:
-            return Consumed(own, found.next_offset, found.has_more)
+            return Consumed(own, found.next_offset, found.has_more, next_offsets=found.next_offsets)
         assert found.next_offset is not None, "one partition was read"
         start = Start(StartKind.OFFSET, found.next_offset)
 
