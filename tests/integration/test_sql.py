@@ -918,7 +918,7 @@ def test_reset_group(orders: Database) -> None:
         return [m.offset for m in orders.consume("app.events", group="g").messages]
 
     assert next_offsets() == []
-    assert orders.execute("RESET GROUP 'g' ON app.events TO OFFSET 1").message == "RESET GROUP: partition 0 at 1"
+    assert orders.execute("RESET GROUP 'g' ON app.events TO OFFSET 1").message == "RESET GROUP 1"
     assert next_offsets() == [1, 2]
     orders.execute("RESET GROUP 'g' ON app.events PARTITION 0 TO EARLIEST")
     assert next_offsets() == [0, 1, 2]

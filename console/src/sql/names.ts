@@ -23,6 +23,7 @@ const SYSTEM_TABLES = [
   "tables",
   "topic_claims",
   "topic_groups",
+  "topic_offsets",
   "topic_partitions",
   "topic_redriven",
   "topic_sources",

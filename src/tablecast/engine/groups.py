@@ -11,6 +11,7 @@ A dead letter's payload wraps the message it stands for:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -291,6 +292,14 @@ class GiveBack:
         return decision
 
 
+class Moved(NamedTuple):
+    """Where a reset left a group in one partition, and how many messages it has to read from there."""
+
+    partition: int
+    offset: int
+    lag: int
+
+
 @dataclass(slots=True)
 class ResetGroup:
     topic_id: int
@@ -302,12 +311,13 @@ class ResetGroup:
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
         partitions = range(topic.partitions) if self.partition is None else [self.partition]
-        positions, decision = Positions(view, topic, self.group), Decision(response={})
+        positions, decision = Positions(view, topic, self.group), Decision(response=[])
         for partition in partitions:
             state = existing(view, topic, positions, partition)
             after, _ = groups.reset(state, resolve_start(view, topic, partition, self.to))
             positions.put(partition, after)
-            decision.response[partition] = after.committed
+            lag = groups.lag(after, view.written_end(self.topic_id, partition))
+            decision.response.append(Moved(partition, after.committed, lag))
         decision.records = positions.records()
         return decision
 
@@ -339,11 +349,18 @@ class ExpireClaims:
         )
 
 
+class SentBack(NamedTuple):
+    topic: str
+    group: str | None
+    partition: int
+
+
 @dataclass(slots=True)
 class Redrive:
     """Sends dead letters back to the group they came from: that group alone gets the message again.
 
-    Should its topic no longer keep the message, the dead letter's copy is appended to the topic as a new message.
+    Should its topic no longer keep the message, the dead letter's copy is appended to the topic as a new message. Answers
+    how many went to each topic, group (None: appended, for all groups) and partition.
     """
 
     topic_id: int
@@ -353,14 +370,13 @@ class Redrive:
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
-        decision = Decision(response=0)
+        decision = Decision(response=Counter())
         states: dict[tuple[int, str, int], GroupState] = {}
         for partition in self._partitions(topic):
             done = load(view, self.topic_id, REDRIVE_GROUP, partition) or groups.first(0)
             for message in list(self._letters(view, topic, partition, done)):
-                self._send_back(view, message, states, decision)
+                decision.response[self._send_back(view, message, states, decision)] += 1
                 done = mark_done(done, message.offset)
-                decision.response += 1
             decision.records.append(record(view, self.topic_id, REDRIVE_GROUP, partition, done))
         decision.records += [record(view, *place, state) for place, state in states.items()]
         return decision
@@ -387,7 +403,7 @@ class Redrive:
 
     def _send_back(
         self, view: View, message: Message, states: dict[tuple[int, str, int], GroupState], decision: Decision
-    ) -> None:
+    ) -> SentBack:
         letter = decode_dead_letter(message)
         origin = _origin_of(view, message, letter)
         partition, offset = letter.origin.partition, letter.origin.offset
@@ -395,10 +411,11 @@ class Redrive:
         if not first <= offset < end:
             again = _append(origin, partition, message, bytes(letter.message))
             decision.letters.append(again)
-            return
+            return SentBack(origin.full_name, None, partition)
         place = (origin.topic_id, letter.origin.group, partition)
         state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))
         states[place] = restore(state, offset)
+        return SentBack(origin.full_name, letter.origin.group, partition)
 
 
 def _origin_of(view: View, message: Message, letter: DeadLetterPayload) -> Topic:
