@@ -53,6 +53,7 @@ export interface Message {
 export interface Consumed {
   messages: Message[];
   next_offset: number | null;
+  next_offsets: Record<string, number>;
   has_more: boolean;
   skipped: [number, number, number][];
   consumer: string | null;
@@ -115,7 +116,7 @@ export function consume(wanted: ConsumeRequest, options: Options = {}): Promise<
 export function ack(
   wanted: AckRequest,
   options: Options = {},
-): Promise<{ success: boolean; acknowledged_offset: number }> {
+): Promise<{ success: boolean; acknowledged_offset: number | null }> {
   return call("POST", "topics/ack", { ...wanted, topic: quotedName(wanted.topic) }, options);
 }
 

@@ -17,7 +17,7 @@ const FIRST_MESSAGES = 10; // that were there before, for a start
 const PAUSE_MS = 250; // after messages: eyes do not follow more than a few pictures a second
 const WAIT_SECONDS = 25; // proxies tend to end a request after 30
 const AGAIN_MS = 2_000; // after the server could not be reached
-const LOG = "SELECT start_offset, end_offset FROM system.topic_offsets WHERE topic = ? AND partition_id = ?";
+const LOG = "SELECT start_offset, end_offset FROM system.topic_partitions WHERE topic = ? AND partition_id = ?";
 const RATE_MS = 2_000; // over which messages per second are counted
 
 export interface TailSight {

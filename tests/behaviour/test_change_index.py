@@ -28,6 +28,7 @@ from tablecast.engine.rows import DeleteRows, InsertRows
 from tablecast.model.position import EARLIEST
 from tablecast.sql.database import Database
 from tablecast.storage.base import Family
+from tablecast.storage.home import FORMAT
 from tablecast.storage.memory import MemoryStore
 from tablecast.storage.rocks import RocksStore, read_sorted
 from tablecast.testing.clock import FakeClock
@@ -462,4 +463,4 @@ def test_a_database_made_before_there_were_changes_is_opened(tmp_path: Path) -> 
             put(db, number)
             assert since(db, table, begin) == [(None, (number, "a"))]
             assert db.verify().problems == []
-    assert '"format":3' in (path / "TABLECAST").read_text()
+    assert f'"format":{FORMAT}' in (path / "TABLECAST").read_text()

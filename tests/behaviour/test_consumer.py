@@ -108,7 +108,7 @@ def test_redrive_takes_one_partition_of_the_dead_letter_topic(db: tablecast.Data
 
     db.consumer("app.work", "g").run(handle, until_idle=True)
     per_partition = dict(
-        db.query("SELECT partition_id, messages FROM system.topic_offsets WHERE topic = 'app.dead'").rows
+        db.query("SELECT partition_id, messages FROM system.topic_partitions WHERE topic = 'app.dead'").rows
     )
     assert sum(per_partition.values()) == 8
     assert min(per_partition.values()) > 0

@@ -43,6 +43,7 @@ from tablecast.model.position import EARLIEST
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
 from tablecast.sql.database import Database
 from tablecast.storage.base import Family, StorageFailure
+from tablecast.storage.home import FORMAT
 from tablecast.storage.memory import MemoryStore
 from tablecast.storage.rocks import RocksStore, read_sorted
 from tablecast.testing.clock import FakeClock
@@ -635,7 +636,7 @@ def test_a_sealed_load_is_one_commit(home: Home, db: Database, messages_go: str)
 
 def test_what_follows_goes_on_where_the_load_ended(home: Home, db: Database, messages_go: str) -> None:
     seal(db.engine.loads, rows_of(range(900)))
-    ends = db.query("SELECT partition_id, end_offset FROM system.topic_offsets WHERE topic = 'app.events'").rows
+    ends = db.query("SELECT partition_id, end_offset FROM system.topic_partitions WHERE topic = 'app.events'").rows
     db.insert("app.orders", [(i, "later", 1) for i in range(900, 1000)])
     db.execute("UPDATE app.orders SET n = n + 1 WHERE id < 50")
     db.execute("DELETE FROM app.orders WHERE id >= 880")
@@ -983,7 +984,7 @@ def test_a_database_of_the_older_format_is_marked_before_anything_new_is_in_it(t
     marker = tmp_path / "shop" / "TABLECAST"
     marker.write_text('{"format":1,"created_by":"0.0.7"}')
     with home.open():
-        assert msgspec.json.decode(marker.read_bytes()) == {"format": 3, "created_by": "0.0.7"}
+        assert msgspec.json.decode(marker.read_bytes()) == {"format": FORMAT, "created_by": "0.0.7"}
 
 
 def test_a_full_disk_fails_the_load_and_nothing_else(

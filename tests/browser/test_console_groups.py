@@ -181,7 +181,7 @@ def test_a_reset_waits_until_its_numbers_are_known(console: Console, console_ser
         server = socket.connect_to_server()
 
         def said(message: str | bytes) -> None:
-            if "FROM system.topic_offsets" in str(message):
+            if "FROM system.topic_partitions" in str(message):
                 held.append((server, message))
             else:
                 server.send(message)

@@ -24,8 +24,8 @@ CLAIM = {"topic": "app.events", "group_id": "billing", "start": {"type": "Earlie
 PAGES = {
     "": "metrics topics topic_groups pipelines replication cluster live_queries",
     "topics": "topics metrics",
-    "topics/app.events": "topics topic_sources topic_offsets topic_groups",
-    "topics/app.events?view=tail": "topics topic_offsets",  # of the log; its messages come as any consumer's do
+    "topics/app.events": "topics topic_sources topic_partitions topic_groups",
+    "topics/app.events?view=tail": "topics topic_partitions",  # of the log; its messages come as any consumer's do
     "groups": "topic_groups",
     "groups/app.events/billing": "topic_groups topic_claims topics",
     "pipelines": "pipelines",

@@ -138,7 +138,7 @@ def test_messages_by_offset_and_time_with_their_differences(console: Console, co
     )
     console_server.sql('UPDATE app.orders SET amount = 30, note = \'{"why": "more"}\' WHERE id = 249')
     partition = console_server.sql(
-        "SELECT partition_id FROM system.topic_offsets WHERE topic = 'app.order_events' AND messages > 0"
+        "SELECT partition_id FROM system.topic_partitions WHERE topic = 'app.order_events' AND messages > 0"
     )[0]["rows"][0][0]
     console.sign_in(route=f"topics/app.order_events?partition={partition}")
     grid = console.page.get_by_role("grid", name="Messages")
@@ -169,7 +169,7 @@ def test_an_offset_that_is_gone_has_a_way_on(console: Console, console_server: S
     console_server.sql("CLEAR TOPIC app.order_events")
     console_server.sql("INSERT INTO app.orders (id, customer, amount) VALUES (2, 'ann', 20)")
     partition = console_server.sql(
-        "SELECT partition_id FROM system.topic_offsets WHERE topic = 'app.order_events' AND messages > 0"
+        "SELECT partition_id FROM system.topic_partitions WHERE topic = 'app.order_events' AND messages > 0"
     )[0]["rows"][0][0]
     console.sign_in(route=f"topics/app.order_events?partition={partition}&from=offset&offset=0")
     expect(console.page.get_by_role("alert")).to_contain_text("offset_out_of_range")

@@ -175,7 +175,7 @@ async def _die(server: Server, rng: random.Random, progress: Progress) -> None:
 
 async def _drained(system: AsyncClient) -> None:
     """Until the group has acknowledged everything."""
-    lag = "SELECT sum(end_offset - coalesce(committed, 0)) FROM system.topic_offsets LEFT JOIN system.topic_groups "
+    lag = "SELECT sum(end_offset - coalesce(committed, 0)) FROM system.topic_partitions LEFT JOIN system.topic_groups "
     lag += f"USING (topic, partition_id, end_offset) WHERE topic = '{EVENTS}'"
     while (await system.query(lag)).scalar():
         await asyncio.sleep(0.05)
@@ -192,7 +192,7 @@ async def _observe(system: AsyncClient, clients: list[AsyncClient]) -> Recorder:
     for number, client in enumerate(clients):
         rows = (await client.query(f"SELECT *, _seq FROM {NOTES}")).dicts()
         recorder.saw_table(NOTES, rows, PRIMARY_KEYS[NOTES], user_id=account(number))
-    offsets = await system.query("SELECT topic, partition_id FROM system.topic_offsets ORDER BY topic, partition_id")
+    offsets = await system.query("SELECT topic, partition_id FROM system.topic_partitions ORDER BY topic, partition_id")
     for topic, partitions in itertools.groupby(offsets.rows, key=lambda row: str(row[0])):
         messages = [message for _, partition in partitions async for message in _whole(system, topic, partition)]
         recorder.saw_topic(topic, messages)

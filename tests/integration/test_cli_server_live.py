@@ -144,7 +144,7 @@ def test_ctrl_c_drops_a_request_and_the_shell_goes_on(shell: Terminal, server: S
 
 def test_groups_are_watched(server: ServerThread, terminals: Terminals) -> None:
     server.post("/topics/consume", {"topic": "orders", "group_id": "billing", "timeout_seconds": 0})
-    ends = server.sql("SELECT partition_id, end_offset FROM system.topic_offsets ORDER BY partition_id")[0]["rows"]
+    ends = server.sql("SELECT partition_id, end_offset FROM system.topic_partitions ORDER BY partition_id")[0]["rows"]
     watching = terminals.open("groups", server.url, "--watch", "--interval", "0.1", TABLECAST_PASSWORD=PASSWORD)
     watching.expect("billing")
     watching.expect("━")

@@ -116,13 +116,15 @@ def test_tail_says_what_is_no_longer_kept(path: Path) -> None:
     with tablecast.open(path) as database:
         database.execute("CLEAR TOPIC app.order_events")
         database.execute("INSERT INTO app.orders (id, customer) VALUES (70, 'kept'), (71, 'kept')")
-        starts = database.query(
-            "SELECT partition_id, start_offset FROM system.topic_offsets WHERE start_offset > 0"
+        kept = database.query(
+            "SELECT partition_id, start_offset, end_offset FROM system.topic_partitions WHERE start_offset > 0"
         ).rows
     done = invoke("tail", path, "orders", "--no-follow", "--from", "0", "--format", "ndjson")
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
     assert [line for line in done.stderr.splitlines() if "is no longer kept" in line] == [
-        f"offset 0 of partition {partition} is no longer kept: the log begins at {start}" for partition, start in starts
+        f"offset 0 is no longer kept: partition {partition} of app.order_events holds "
+        + (f"{start} to {end - 1}" if start < end else f"nothing, its next offset is {end}")
+        for partition, start, end in kept
     ]
 
 

@@ -333,7 +333,7 @@ def test_an_ack_never_covers_anothers_claim(db: Database) -> None:
 def test_single_acks_and_nacks(db: Database) -> None:
     add(db, *range(4))
     take(db, "one")
-    assert db.ack("app.queue", "g", offsets=[1, 3], consumer="one") == -1
+    assert db.ack("app.queue", "g", offsets=[1, 3], consumer="one") is None
     db.nack("app.queue", "g", [2], consumer="one")
     assert take(db, "two") == [(2, 2)]
     assert db.ack("app.queue", "g", offsets=[0, 2]) == 3
@@ -350,7 +350,7 @@ def test_a_claim_runs_out(db: Database, clock: FakeClock) -> None:
     assert take(db, "two") == []
     clock.advance(1)
     assert take(db, "two") == [(0, 2), (1, 2)]
-    assert db.ack("app.queue", "g", 1, consumer="one") == -1, "too late: they are another's"
+    assert db.ack("app.queue", "g", 1, consumer="one") is None, "too late: they are another's"
     with pytest.raises(Conflict, match="'one'"):
         db.nack("app.queue", "g", [0], consumer="one")
     assert db.ack("app.queue", "g", 2, consumer="two") == 2
@@ -394,7 +394,7 @@ def test_readers_without_a_name_are_each_somebody_else(db: Database) -> None:
     first = db.consume("app.queue", group="g", limit=2).messages
     second = db.consume("app.queue", group="g", limit=2).messages
     assert [m.offset for m in first + second] == [0, 1, 2, 3]
-    assert db.ack("app.queue", "g", 3) == -1, "the claim that holds 3, and no other"
+    assert db.ack("app.queue", "g", 3) is None, "the claim that holds 3, and no other"
     assert db.ack("app.queue", "g", 1) == 3
 
 

@@ -56,7 +56,7 @@ def test_a_file_that_cannot_grow_stops_writes_and_loses_nothing(tmp_path: Path) 
     with tablecast.open(tmp_path / "db") as db:
         found = db.query("SELECT id FROM app.blobs ORDER BY id").rows
         assert [row[0] for row in found][:acknowledged] == list(range(acknowledged))
-        assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == len(found)
+        assert db.query("SELECT end_offset FROM system.topic_partitions").scalar() == len(found)
         assert verify_engine(db.engine).problems == []
 
 
@@ -105,7 +105,7 @@ def test_a_log_that_takes_no_more_stops_writes_and_loses_nothing(tmp_path: Path,
     with tablecast.open(tmp_path / "db") as db:
         found = [row[0] for row in db.query("SELECT id FROM app.t ORDER BY id").rows]
         assert found == list(range(20))
-        assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == 20
+        assert db.query("SELECT end_offset FROM system.topic_partitions").scalar() == 20
         assert verify_engine(db.engine).problems == []
 
 

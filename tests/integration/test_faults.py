@@ -131,7 +131,7 @@ def test_a_failure_is_told_and_stops_writes_but_not_reads(
             db.execute(INSERT, (n, "after"))
     assert store.calls == asked, "the disk was asked again after it had failed"
     assert ids(db) == said(db) == [0]
-    assert db.query("SELECT end_offset FROM system.topic_offsets").scalar() == 1
+    assert db.query("SELECT end_offset FROM system.topic_partitions").scalar() == 1
     db.close()
 
 
@@ -391,7 +391,7 @@ def test_nobody_sees_a_commit_before_it_is_durable(store: FaultyStore, db: Datab
             db.query("SELECT name FROM app.items WHERE id = 1").rows,
             said(db),
             db.read_arrow("app.item_events").num_rows,
-            db.query("SELECT end_offset FROM system.topic_offsets").rows,
+            db.query("SELECT end_offset FROM system.topic_partitions").rows,
             db.query(group).rows,
             db.engine.seq,
         ]

@@ -85,7 +85,14 @@ def test_a_message_in_json_is_as_documented(server: ServerThread) -> None:
     answer = consume(server, start={"type": "Earliest"})
     body = answer.json()
     [message] = body.pop("messages")
-    assert body == {"next_offset": 1, "has_more": False, "skipped": [], "consumer": None, "waited_seconds": 0.0}
+    assert body == {
+        "next_offset": 1,
+        "next_offsets": {"0": 1},
+        "has_more": False,
+        "skipped": [],
+        "consumer": None,
+        "waited_seconds": 0.0,
+    }
     assert msgspec.json.decode(b64decode(message.pop("payload"))) == {"_table": "app.orders", "id": "7", "amount": None}
     assert {name: type(message.pop(name)) for name in ("message_id", "content_hash", "ts", "seq", "topic_id")} == {
         "message_id": str, "content_hash": str, "ts": int, "seq": int, "topic_id": int,
@@ -105,6 +112,9 @@ def test_msgpack_and_arrow_carry_the_same_messages(server: ServerThread) -> None
     assert (as_arrow.headers["x-next-offset"], as_arrow.headers["x-has-more"], as_arrow.headers["x-skipped"]) == (
         "2", "false", "[]",
     )  # fmt: skip
+    schema = pa.ipc.open_stream(as_arrow.body).schema
+    assert schema.metadata[b"next_offsets"] == b'{"0":2}'
+    assert (shown["next_offsets"], packed["next_offsets"]) == ({"0": 2}, {0: 2})
     table = pa.ipc.open_stream(as_arrow.body).read_all().to_pylist()
     for json, pack, arrow in zip(shown["messages"], packed["messages"], table, strict=True):
         assert pack["payload"] == b64decode(json["payload"]) == arrow["payload"]
@@ -177,7 +187,8 @@ def test_a_group_claims_acknowledges_and_gives_back(server: ServerThread) -> Non
         ("ack", {"upto_offset": 1, "offsets": [1]}, 400),
         ("ack", {"upto_offset": 1, "nack": True}, 400),
         ("ack", {"upto_offset": -1}, 400),
-        ("ack", {"upto_offset": 0, "group_id": "nobody"}, 404),
+        ("ack", {"offsets": [0], "nack": True, "group_id": "nobody"}, 404),
+        ("ack", {"upto_offset": 9, "group_id": "nobody"}, 416),
         ("extend", {"consumer": "c", "visibility_seconds": 0}, 400),
         ("extend", {"consumer": "c", "visibility_seconds": 1e300}, 400),
         ("release", {}, 400),
@@ -188,6 +199,24 @@ def test_acks_that_make_no_sense_are_refused(server: ServerThread, path: str, ex
     consume(server, group_id="g", consumer="c")
     answer = server.post(f"/topics/{path}", {"topic": "app.events", "group_id": "g", **extra})
     assert answer.status == status, answer.body
+
+
+def test_an_offset_is_null_while_nothing_is_acknowledged(server: ServerThread) -> None:
+    write(server, 1, 2)
+    consume(server, group_id="g")
+    group = {"topic": "app.events", "group_id": "g"}
+    for extra in ({"offsets": [0], "nack": True}, {"offsets": [1]}):
+        answer = server.post("/topics/ack", {**group, **extra})
+        assert (answer.status, answer.json()) == (200, {"success": True, "acknowledged_offset": None})
+
+
+def test_an_offset_beyond_the_log_is_told_which_there_are(server: ServerThread) -> None:
+    write(server, 1, 2)
+    answer = consume(server, start={"type": "Offset", "offset": 3})
+    assert (answer.status, "holds 0 to 1" in answer.error["message"]) == (416, True)
+    answer = server.post("/topics/ack", {"topic": "app.events", "group_id": "g", "upto_offset": 2})
+    assert (answer.status, "holds 0 to 1" in answer.error["message"]) == (416, True)
+    assert answer.error["details"] | {"log_start": 0, "log_end": 2} == answer.error["details"]
 
 
 # --- long poll --------------------------------------------------------------------------------------------------

@@ -484,7 +484,7 @@ def consume(world: World, who: tuple[str, str], accept: str = "application/json"
 def test_a_user_that_consumes_gets_messages_of_its_own_rows_only(world: World, accept: str, limit: int) -> None:
     """Offset by offset over the whole topic, in every format, by name and by alias."""
     assert world.as_ann(OWN).status == 200
-    end = world.server.sql("SELECT end_offset FROM system.topic_offsets WHERE topic = 'app.events'")[0]["rows"][0][0]
+    end = world.server.sql("SELECT end_offset FROM system.topic_partitions WHERE topic = 'app.events'")[0]["rows"][0][0]
     for offset in range(int(end) + 1):
         start = {"type": "Offset", "offset": offset}
         answer = consume(world, ANN, accept, start=start, limit=limit, topic="events")

@@ -32,7 +32,7 @@ SETUP = """
     CREATE USER 'sue' WITH PASSWORD 'battery staple' ROLE 'service';
 """
 LAGS = "SELECT topic, group_id, partition_id, lag FROM system.topic_groups"
-OFFSETS = "SELECT topic, partition_id, end_offset FROM system.topic_offsets"
+OFFSETS = "SELECT topic, partition_id, end_offset FROM system.topic_partitions"
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_stream_of_events_tells_the_same(server: ServerThread, steered: Steere
 def test_a_table_is_read_once_and_equal_queries_are_one(
     server: ServerThread, steered: Steered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = SYSTEM_TABLES["topic_offsets"]
+    table = SYSTEM_TABLES["topic_partitions"]
     reads: list[str] = []
     make = table._make
     monkeypatch.setattr(table, "_make", lambda engine: reads.append("read") or make(engine))
@@ -201,7 +201,9 @@ def test_a_table_is_read_once_and_equal_queries_are_one(
         stats = server.hub.stats()
         assert sorted((group.subscribers, group.sampled_seconds) for group in stats.groups) == [(1, 1.0), (2, 1.0)]
         columns = "query, subscribers, sampled_seconds"
-        listed = select(server, f"SELECT {columns} FROM system.live_queries WHERE table_name = 'system.topic_offsets'")
+        listed = select(
+            server, f"SELECT {columns} FROM system.live_queries WHERE table_name = 'system.topic_partitions'"
+        )
         assert [row[1:] for row in listed] == [["2", 1.0], ["1", 1.0]]
         server.sql("; ".join(f"INSERT INTO app.orders VALUES ({i}, 'x')" for i in range(10)))
         encoded = stats.counts.encodings
@@ -253,7 +255,7 @@ def test_a_resume_is_a_refetch(server: ServerThread, steered: Steered) -> None:
 
 def test_a_slow_reader_is_told_to_resume_and_has_everything_then(server: ServerThread, steered: Steered) -> None:
     columns = ", ".join(f"'{'x' * 2_000}{i}' || end_offset AS c{i}" for i in range(20))
-    sql = f"SELECT partition_id, {columns} FROM system.topic_offsets"
+    sql = f"SELECT partition_id, {columns} FROM system.topic_partitions"
     with LiveClient(server, max_queue=1) as slow:
         mirror = slow.subscribe(1, sql)
         lagging = 0
@@ -320,7 +322,9 @@ def test_a_live_table_sees_the_lag_go_down_while_a_consumer_acknowledges(
     with tablecast.connect(server.url, user="sue", password="battery staple") as client:
         claim = partial(client.consume, "app.order_events", group="g", start=tablecast.EARLIEST, partition=0)
         kept = claim(limit=1).messages  # of another consumer, which never acknowledges it
-        with client.live_table("SELECT lag FROM system.topic_groups WHERE group_id = 'g'") as table:
+        with client.live_table(
+            "SELECT lag FROM system.topic_groups WHERE group_id = 'g' AND partition_id = 0"
+        ) as table:
             [lag] = table.ready().rows.values()
             lags = list(lag)
             while messages := claim(limit=2).messages:

@@ -34,6 +34,7 @@ from tablecast.errors import (
 )
 from tablecast.storage import rocks
 from tablecast.storage.base import Family, StorageFailure
+from tablecast.storage.home import FORMAT
 from tablecast.storage.rocks import RocksStore
 
 ROWS, LOG = Family.ROWS, Family.LOG
@@ -268,7 +269,10 @@ def test_a_missing_data_file_is_refused(flushed_image: Path, path: Path) -> None
 
 
 def test_the_marker_says_format_and_version(flushed_image: Path) -> None:
-    assert json.loads((flushed_image / "TABLECAST").read_text()) == {"format": 3, "created_by": tablecast.__version__}
+    assert json.loads((flushed_image / "TABLECAST").read_text()) == {
+        "format": FORMAT,
+        "created_by": tablecast.__version__,
+    }
 
 
 def test_a_flipped_bit_in_marker_or_watermark_is_an_error_or_harmless(synced_image: Path, path: Path) -> None:
@@ -296,7 +300,7 @@ def test_an_unreadable_marker_is_corrupt(flushed_image: Path, path: Path, marker
 def test_a_newer_format_names_both_versions(flushed_image: Path, path: Path) -> None:
     shutil.copytree(flushed_image, path)
     (path / "TABLECAST").write_text('{"format": 7, "created_by": "9.9.9", "unknown": true}')
-    with pytest.raises(FormatTooNew, match=r"format 7, written by tablecast 9\.9\.9.*up to format 3"):
+    with pytest.raises(FormatTooNew, match=rf"format 7, written by tablecast 9\.9\.9.*up to format {FORMAT}"):
         RocksStore.open(str(path))
 
 

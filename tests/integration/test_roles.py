@@ -170,7 +170,8 @@ NEVER = [
 
 SYSTEM_TABLE_READERS = {
     "namespaces": SERVICE, "tables": SERVICE, "columns": SERVICE, "topics": SERVICE, "topic_sources": SERVICE,
-    "topic_offsets": SERVICE, "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
+    "topic_partitions": SERVICE, "topic_offsets": SERVICE,
+    "topic_groups": SERVICE, "jobs": SERVICE, "settings": SERVICE, "loads": SERVICE,
     "pipelines": SERVICE, "replication": SERVICE, "replication_quarantine": SERVICE, "live_queries": DBA, "users": DBA,
     "audit_log": DBA, "topic_claims": SERVICE, "topic_redriven": SERVICE, "metrics": SERVICE, "cluster": SERVICE,
 }  # fmt: skip

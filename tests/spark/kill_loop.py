@@ -216,7 +216,7 @@ def _told(client: Client, further: int) -> None:
 
 
 def _ends(client: Client) -> dict[str, int]:
-    rows = client.query("SELECT topic, sum(end_offset) FROM system.topic_offsets GROUP BY topic").rows
+    rows = client.query("SELECT topic, sum(end_offset) FROM system.topic_partitions GROUP BY topic").rows
     return {topic: int(end) for topic, end in rows}
 
 

@@ -40,7 +40,7 @@ class Shop:
     def expire(self, topic: str) -> None:
         """Lets the retention job take all that the topic has; what comes later is kept."""
         self.sql(f"ALTER TOPIC {topic} SET (retention_seconds = 1)")
-        kept = f"SELECT sum(end_offset - start_offset) AS n FROM system.topic_offsets WHERE topic = '{topic}'"
+        kept = f"SELECT sum(end_offset - start_offset) AS n FROM system.topic_partitions WHERE topic = '{topic}'"
 
         def is_taken() -> bool:
             self.server.db.database.run_job("retention")

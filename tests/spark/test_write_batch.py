@@ -272,7 +272,7 @@ def test_a_topic_is_written_through_its_source_table(w: Writing, spark: SparkSes
     assert sorted(m.payload.replace(table.encode(), other.encode()) for m in w.messages(table)) == sorted(
         m.payload for m in w.messages(other)
     )
-    ends = "SELECT sum(end_offset), count(*) FROM system.topic_offsets WHERE topic = ?"
+    ends = "SELECT sum(end_offset), count(*) FROM system.topic_partitions WHERE topic = ?"
     assert w.client.query(ends, [f"{table}_few"]).rows == [(10, 1)]
 
 

@@ -40,7 +40,7 @@ class Writing:
         """All of the table's topic, partition after partition."""
         topic = f"{table}_told"
         ids = self.client.query(
-            f"SELECT partition_id FROM system.topic_offsets WHERE topic = '{topic}' ORDER BY 1"
+            f"SELECT partition_id FROM system.topic_partitions WHERE topic = '{topic}' ORDER BY 1"
         ).rows
         return [message for (partition,) in ids for message in self._whole(topic, partition)]
 

@@ -8,7 +8,7 @@ against it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +22,7 @@ from tablecast.model.change import Op
 
 INT_BYTES = {"SMALLINT": 2, "INT": 4, "BIGINT": 8}
 DAY_MS = 24 * 3600 * 1000
+EVERY_LETTER = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,13 @@ class DatabaseModel:
     # --- groups ---
 
     def claim(
-        self, topic: TopicModel, group: str, partition: int, *, consumer: str, limit: int, start: int,
+        self, topic: TopicModel, group: str, partition: int, *, consumer: str, limit: int, starts: Sequence[int],
         visibility_ms: int, skip_lost: bool, seq: int,
     ) -> tuple[dict[int, int], bool]:  # fmt: skip
-        """Offset -> delivery count, and whether something was skipped. What is dead goes to the dead-letter topic."""
-        states = topic.groups.setdefault(group, {})
-        state = deepcopy(states.get(partition)) or GroupModel(start)
+        """Offset -> delivery count, and whether something was skipped. What is dead goes to the dead-letter topic. A group
+        that is not there yet begins at `starts`, an offset per partition."""
+        states = topic.groups.setdefault(group, {p: GroupModel(start) for p, start in enumerate(starts)})
+        state = deepcopy(states[partition])
         state.expire(self.now())
         skipped = bool(state.lost(topic.starts[partition]))
         if skipped and not skip_lost:
@@ -189,13 +191,27 @@ class DatabaseModel:
         states[partition] = state
         state.skip_lost(topic.starts[partition])
         while True:
-            dead = state.bury(limit, topic.max_deliveries)
+            dead = state.bury(limit, topic.max_deliveries, topic.starts[partition])
             for letter in dead:
                 self._dead_letter(topic, group, partition, letter, seq)
             deadline = self.now() + visibility_ms
             given = state.give(consumer, limit, topic.end(partition), deadline, topic.max_deliveries)
             if given or not dead:
                 return given, skipped
+
+    def expire(self, topic: TopicModel, group: str, partition: int, seq: int) -> int:
+        """What the job does: claims that ran out come back, and what used up its deliveries is dead."""
+        state = topic.groups[group][partition]
+        expired = state.expire(self.now())
+        dead = state.bury(EVERY_LETTER, topic.max_deliveries, topic.starts[partition])
+        for letter in dead:
+            self._dead_letter(topic, group, partition, letter, seq)
+        return expired + len(dead)
+
+    def settled(self, topic: TopicModel, group: str) -> dict[int, GroupModel]:
+        """The group's states; an ack or a reset makes one that is not there yet begin where the logs begin."""
+        known = topic.groups.get(group)
+        return known or {p: GroupModel(start, simple=True) for p, start in enumerate(topic.starts)}
 
     def _dead_letter(self, topic: TopicModel, group: str, partition: int, letter: Dead, seq: int) -> None:
         assert topic.dead_letter is not None
@@ -208,7 +224,8 @@ class DatabaseModel:
         self.append(self.topics[topic.dead_letter], 0, replace(original, payload=wrapped, seq=seq, ts_ms=self.now()))
 
     def reset(self, topic: TopicModel, group: str, partition: int, offset: int) -> None:
-        topic.groups[group][partition] = GroupModel(offset)
+        states = topic.groups.setdefault(group, self.settled(topic, group))
+        states[partition] = GroupModel(offset, simple=states[partition].simple)
 
     def redrive(self, dead: TopicModel, only: int | None, seq: int) -> int:
         wanted = range(dead.starts[0], dead.end(0)) if only is None else [only]

@@ -30,10 +30,12 @@ class Dead:
 
 @dataclass
 class GroupModel:
-    """`fates` holds every offset from `begin` on that was ever given; below `begin` all is acknowledged."""
+    """`fates` holds every offset from `begin` on that was ever given; below `begin` all is acknowledged. A `simple` one
+    was made by an ack or a reset and claimed nothing yet: any offset of the log can be acknowledged."""
 
     begin: int
     fates: dict[int, Fate] = field(default_factory=dict)
+    simple: bool = False
 
     @property
     def next_offset(self) -> int:
@@ -65,11 +67,12 @@ class GroupModel:
 
     def skip_lost(self, log_start: int) -> None:
         for at in self.lost(log_start):
-            self.fates[at] = ACKED
+            self.fates[at], self.simple = ACKED, False
 
-    def bury(self, limit: int, max_deliveries: int) -> list[Dead]:
-        """At most `limit` of those that used up their deliveries."""
-        dead = [at for at in self.where("returned") if 0 < max_deliveries <= self.fates[at].deliveries][:limit]
+    def bury(self, limit: int, max_deliveries: int, log_start: int) -> list[Dead]:
+        """At most `limit` of those that used up their deliveries and are still there."""
+        used_up = [at for at in self.where("returned") if 0 < max_deliveries <= self.fates[at].deliveries]
+        dead = [at for at in used_up if at >= log_start][:limit]
         letters = [Dead(at, self.fates[at].deliveries, self.fates[at].reason) for at in dead]
         for at in dead:
             self.fates[at] = ACKED
@@ -84,7 +87,7 @@ class GroupModel:
         given = given or list(range(self.next_offset, min(self.next_offset + limit, log_end)))
         for at in given:
             before = self.fates.get(at, Fate("returned"))
-            self.fates[at] = Fate("claimed", consumer, deadline_ms, before.deliveries + 1)
+            self.fates[at], self.simple = Fate("claimed", consumer, deadline_ms, before.deliveries + 1), False
         return {at: self.fates[at].deliveries for at in given}
 
     def extend(self, consumer: str, deadline_ms: int) -> int:
@@ -107,32 +110,46 @@ class GroupModel:
         if offset >= self.next_offset:
             raise OffsetOutOfRange(f"{offset} was not given")
 
-    def ack_upto(self, upto: int, consumer: str | None) -> int:
+    @property
+    def acknowledged(self) -> int | None:
+        return self.committed - 1 if self.committed else None
+
+    def commit(self, offsets: list[int], log_end: int) -> int | None:
+        """Of a simple one, which was given nothing."""
+        if max(offsets) >= log_end:
+            raise OffsetOutOfRange(f"{max(offsets)} is not in the log")
+        for at in range(self.next_offset, max(offsets) + 1):
+            self.fates[at] = Fate("returned")
+        for at in set(offsets) & set(self.fates):
+            self.fates[at] = ACKED
+        return self.acknowledged
+
+    def ack_upto(self, upto: int, consumer: str | None) -> int | None:
         self._require_given(upto)
         if upto >= self.committed:
             holder = consumer if consumer is not None else self.fates[upto].consumer
             for at in [at for at, fate in self.fates.items() if at <= upto and fate.status != "acked"]:
                 if holder is not None and self.fates[at].consumer == holder:
                     self.fates[at] = ACKED
-        return self.committed - 1
+        return self.acknowledged
 
-    def ack(self, offsets: list[int], consumer: str | None) -> int:
+    def ack(self, offsets: list[int], consumer: str | None) -> int | None:
         self._require_given(max(offsets))
         for at in offsets:
             fate = self.fates.get(at, ACKED)
             others = consumer is not None and fate.status == "claimed" and fate.consumer != consumer
             if at in self.fates and not others:
                 self.fates[at] = ACKED
-        return self.committed - 1
+        return self.acknowledged
 
-    def nack(self, offsets: list[int], consumer: str | None, reason: str) -> int:
+    def nack(self, offsets: list[int], consumer: str | None, reason: str) -> int | None:
         self._require_given(max(offsets))
         held = self.where("claimed", consumer)
         if not set(offsets) <= set(held):
             raise Conflict("not claimed")
         for at in offsets:
             self.fates[at] = Fate("returned", None, 0, self.fates[at].deliveries, reason)
-        return self.committed - 1
+        return self.acknowledged
 
     def restore(self, offset: int) -> None:
         """A dead letter is sent back: the offset is given once more, its deliveries forgotten."""

@@ -423,13 +423,12 @@ class DatabaseMachine(RuleBasedStateMachine):
         visibility_ms: int, reset: bool,
     ) -> list[int]:  # fmt: skip
         """The offsets that both gave."""
-        known = topic.groups.get(group, {}).get(partition)
         seq = self.next_seq
 
         def effect() -> tuple[dict[int, int], bool]:
-            begin = 0 if known is not None else resolved(topic, partition, start)
+            starts = () if group in topic.groups else self.begins(topic, partition, start)
             return self.model.claim(
-                topic, group, partition, consumer=self.named(consumer), limit=limit, start=begin,
+                topic, group, partition, consumer=self.named(consumer), limit=limit, starts=starts,
                 visibility_ms=visibility_ms, skip_lost=reset, seq=seq,
             )  # fmt: skip
 
@@ -447,6 +446,13 @@ class DatabaseMachine(RuleBasedStateMachine):
         assert [said(m) for m in found.messages] == [topic.logs[partition][at] for at in given]
         assert bool(found.skipped) == skipped
         return list(given)
+
+    def begins(self, topic: TopicModel, read: int, start: Start) -> list[int]:
+        """Where a first read of one partition makes the group begin: an offset is that partition's alone."""
+        is_offset = start.kind is StartKind.OFFSET
+        return [
+            topic.starts[p] if is_offset and p != read else resolved(topic, p, start) for p in range(topic.partitions)
+        ]
 
     @rule(
         name=st.sampled_from(["app.work", "app.work", "app.plain"]), group=st.sampled_from(GROUPS),
@@ -486,7 +492,7 @@ class DatabaseMachine(RuleBasedStateMachine):
             try:
                 for p in range(topic.partitions):
                     claimed, _ = self.model.claim(
-                        topic, group, p, consumer="all", limit=EVERYTHING, start=topic.starts[p],
+                        topic, group, p, consumer="all", limit=EVERYTHING, starts=topic.starts,
                         visibility_ms=60_000, skip_lost=False, seq=0,
                     )  # fmt: skip
                     given += [(p, offset, count) for offset, count in claimed.items()]
@@ -519,7 +525,7 @@ class DatabaseMachine(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, name: str, group: str, consumer: str | None, how: str) -> None:
         topic = self.model.topics[name]
         partition = data.draw(st.integers(0, topic.partitions - 1))
-        state = topic.groups.get(group, {}).get(partition) or GroupModel(topic.starts[partition])
+        state = self.model.settled(topic, group)[partition]
         offset = claimed_or_any(state, topic.end(partition))
         offsets = data.draw(st.lists(offset, min_size=1, max_size=1 if how == "upto" else 3))
         self.settle_offsets(topic, group, partition, offsets, consumer, how)
@@ -527,15 +533,15 @@ class DatabaseMachine(RuleBasedStateMachine):
     def settle_offsets(
         self, topic: TopicModel, group: str, partition: int, offsets: list[int], consumer: str | None, how: str
     ) -> None:
-        def effect() -> int:
-            if group not in topic.groups:
+        def effect() -> int | None:
+            if how == "nack" and group not in topic.groups:
                 raise UnknownGroup(group)
-            state = topic.groups[group].get(partition) or GroupModel(topic.starts[partition])
-            if how == "upto":
-                return state.ack_upto(offsets[0], consumer)
-            return state.ack(offsets, consumer) if how == "single" else state.nack(offsets, consumer, "bad luck")
+            states = self.model.settled(topic, group)
+            answer = settled(states[partition], topic.end(partition), offsets, consumer, how)
+            topic.groups[group] = states
+            return answer
 
-        def call() -> int:
+        def call() -> int | None:
             if how == "upto":
                 return self.db.ack(topic.name, group, offsets[0], partition=partition, consumer=consumer)
             if how == "single":
@@ -563,8 +569,6 @@ class DatabaseMachine(RuleBasedStateMachine):
         start = data.draw(self.starts(topic, one))
 
         def effect() -> dict[int, int]:
-            if group not in topic.groups:
-                raise UnknownGroup(group)
             return {partition: resolved(topic, partition, start) for partition in partitions}
 
         where = "" if everywhere else f" PARTITION {one}"
@@ -605,8 +609,12 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([0, 10_000]))
     def run_claims(self, ms: int) -> None:
         self.clock.advance(ms)
-        states = [s for t in self.model.topics.values() for g in t.groups.values() for s in g.values()]
-        assert self.db.run_job("claims").count == sum(state.expire(self.clock()) for state in states)
+        seq, count = self.next_seq, 0
+        for topic in sorted(self.model.topics.values(), key=lambda topic: topic.topic_id):
+            for group, partition in sorted((g, p) for g, states in topic.groups.items() for p in states):
+                done = self.model.expire(topic, group, partition, seq)
+                count, seq = count + done, seq + bool(done)
+        assert self.db.run_job("claims").count == count
 
     @rule(ms=st.sampled_from([0, 30_000, 60_000]))
     def run_expiry(self, ms: int) -> None:
@@ -795,6 +803,14 @@ def to(start: Start) -> str:
     if start.kind is StartKind.TIMESTAMP:
         return f"TIMESTAMP '{datetime.fromtimestamp(start.value / 1000, UTC).isoformat(timespec='milliseconds')}'"
     return start.kind.name
+
+
+def settled(state: GroupModel, end: int, offsets: list[int], consumer: str | None, how: str) -> int | None:
+    if how == "nack":
+        return state.nack(offsets, consumer, "bad luck")
+    if state.simple:
+        return state.commit(list(range(offsets[0] + 1)) if how == "upto" else offsets, end)
+    return state.ack_upto(offsets[0], consumer) if how == "upto" else state.ack(offsets, consumer)
 
 
 def resolved(topic: TopicModel, partition: int, start: Start) -> int:

@@ -47,6 +47,10 @@ class Model:
         open_offsets = [at for at, record in self.records.items() if record.status != "acked"]
         return min(open_offsets, default=self.next_offset)
 
+    @property
+    def acknowledged(self) -> int | None:
+        return self.committed - 1 if self.committed else None
+
     def where(self, status: str) -> list[int]:
         return sorted(at for at, record in self.records.items() if record.status == status)
 
@@ -200,7 +204,7 @@ class GroupMachine(RuleBasedStateMachine):
         late, _ = group.ack_upto(expired, upto, consumer=consumer)
         self.state, position = group.ack_upto(self.state, upto, consumer=consumer)
         self.model.ack_upto(upto, consumer)
-        assert position == self.model.committed - 1
+        assert position == self.model.acknowledged
         assert group.expire(self.state, self.now_ms)[0] == late, "an ack must not depend on when claims expire"
 
     @precondition(lambda self: self.model.records)
@@ -212,7 +216,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.state, result = group.ack(self.state, offsets, consumer=consumer)
         for at in set(offsets) - theirs:
             self.model.acknowledge(at)
-        assert result == group.Acknowledged(self.model.committed - 1, tuple(sorted(theirs)))
+        assert result == group.Acknowledged(self.model.acknowledged, tuple(sorted(theirs)))
 
     @precondition(lambda self: self.model.where("claimed"))
     @rule(data=st.data(), reason=st.sampled_from(("bad row", "later")))

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablecast.codec.group import ACKED, Claim, Fragment, GroupState, Returned, Status, decode, encode
+from tablecast.codec.group import ACKED, Claim, Fragment, GroupState, Returned, Status, decode, decode_record, encode
 from tablecast.errors import CorruptData, FormatTooNew
 
-GOLDEN = {
-    "a new group": (GroupState(0), "01" "9200" "90"),
-    "a large position": (GroupState(2**40), "01" "92cf0000010000000000" "90"),
+GOLDEN = {  # without the version, the array's head and what follows the fragments
+    "a new group": (GroupState(0), "00" "90"),
+    "a large position": (GroupState(2**40), "cf0000010000000000" "90"),
     "one claim": (
         GroupState(7, (Fragment(7, 17, Claim("ann", 60_000, 1)),)),
-        "01" "9207" "91" "920a" "9401a3616e6ecdea6001",
+        "07" "91" "920a" "9401a3616e6ecdea6001",
     ),
     "each status": (
         GroupState(
@@ -27,8 +27,7 @@ GOLDEN = {
                 Fragment(105, 361, Claim("#4", 1_640_995_200_000, 3)),
             ),
         ),
-        "01"
-        "9264"
+        "64"
         "94"
         "9201" "9402c002a762616420726f77"
         "9203" "9100"
@@ -41,8 +40,16 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_vectors(name: str) -> None:
     state, text = GOLDEN[name]
-    assert encode(state).hex() == text
-    assert decode(bytes.fromhex(text)) == state
+    for updated_ms, simple, rest in ((None, False, "c0c2"), (1_640_995_200_000, True, "cf0000017e12ef9c00c3")):
+        told = GroupState(state.committed, state.fragments, simple)
+        assert encode(told, updated_ms).hex() == "0294" + text + rest
+        assert decode_record(bytes.fromhex("0294" + text + rest)) == (told, updated_ms)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_what_version_1_wrote_is_read(name: str) -> None:
+    state, text = GOLDEN[name]
+    assert decode_record(bytes.fromhex("0192" + text)) == (state, None)
 
 
 offsets = st.integers(0, 2**63)
@@ -64,13 +71,13 @@ def states(draw: st.DrawFn) -> GroupState:
         if status != below:
             fragments.append(Fragment(start, start + length, status))
             start, below = start + length, status
-    return GroupState(committed, tuple(fragments))
+    return GroupState(committed, tuple(fragments), draw(st.booleans()))
 
 
 @settings(deadline=None)
-@given(states())
-def test_round_trip(state: GroupState) -> None:
-    assert decode(encode(state)) == state
+@given(states(), st.none() | offsets)
+def test_round_trip(state: GroupState, updated_ms: int | None) -> None:
+    assert decode_record(encode(state, updated_ms)) == (state, updated_ms)
 
 
 @settings(deadline=None)
@@ -121,6 +128,11 @@ def packed(value: object) -> bytes:
         (packed([4, [[1, [1, "a", 5, 1]], [2, [1, "a", 5, 1]]]]), "meet at offset 5"),
         (packed([2**64 - 1, [[1, [1, "a", 5, 1]]]]), "past the last possible"),
         (b"\x01\x92\x00\x91\x92\x01\x94\x02\xa1\xff\x01\xa0", "does not decode"),
+        (packed([0, [], None, False]), "does not decode"),
+        (b"\x02" + packed([0, []])[1:], "does not decode"),
+        (b"\x02" + packed([0, [], -1, False])[1:], "does not decode"),
+        (b"\x02" + packed([0, [], None, 0])[1:], "does not decode"),
+        (b"\x02" + packed([4, [[1, [0]]], None, False])[1:], "meet at offset 4"),
     ],
 )
 def test_what_encode_would_not_write_is_corrupt(data: bytes, said: str) -> None:
@@ -131,5 +143,5 @@ def test_what_encode_would_not_write_is_corrupt(data: bytes, said: str) -> None:
 
 def test_a_later_version_is_named() -> None:
     with pytest.raises(FormatTooNew) as refused:
-        decode(b"\x02anything")
-    assert refused.value.details == {"found": 2, "supported": 1}
+        decode(b"\x03anything")
+    assert refused.value.details == {"found": 3, "supported": 2}

@@ -243,11 +243,11 @@ def test_what_a_group_consumed_travels_as_it_is_stored(case: tuple[bytes, list[M
     whole, messages = case
     counts = tuple(data.draw(st.lists(st.integers(1, 9), min_size=len(messages), max_size=len(messages))))
     slices = [LogSlice(2, whole), LogSlice(2, whole, counts)]
-    sent = ConsumedLog(9, slices, 2 * len(messages), 9, True, ((3, 0, 2),), "ann")
+    sent = ConsumedLog(9, slices, 2 * len(messages), 9, True, ((3, 0, 2),), "ann", {0: 9, 3: 2})
     got = decode_consumed(encode_consumed(sent))
     again = [msgspec.structs.replace(m, delivery=n) for m, n in zip(messages, counts, strict=True)]
     given = (2, messages[0].offset, messages[-1].offset + 1)
-    assert got == Consumed(messages + again, 9, True, ((3, 0, 2),), "ann", (given, given))
+    assert got == Consumed(messages + again, 9, True, ((3, 0, 2),), "ann", (given, given), {0: 9, 3: 2})
 
 
 @given(st.binary(max_size=60))
@@ -257,7 +257,7 @@ def test_any_bytes_are_not_what_was_consumed(data: bytes) -> None:
 
 
 def test_delivery_counts_that_do_not_fit() -> None:
-    sent = ConsumedLog(7, [LogSlice(3, one(), (1, 2))], 1, None, False, (), "ann")
+    sent = ConsumedLog(7, [LogSlice(3, one(), (1, 2))], 1, None, False, (), "ann", {})
     with pytest.raises(CorruptData, match="1 messages and 2"):
         decode_consumed(encode_consumed(sent))
 

@@ -222,13 +222,13 @@ def topics(db: tablecast.Database) -> list[str]:
 
 
 def messages(db: tablecast.Database, topic: str) -> list[list[Any]]:
-    partitions = db.query("SELECT partition_id FROM system.topic_offsets WHERE topic = ? ORDER BY 1", [topic]).rows
+    partitions = db.query("SELECT partitions FROM system.topics WHERE namespace || '.' || name = ?", [topic]).scalar()
     return [
         [
             m.partition_id, m.offset, m.op.label, m.ts, m.seq, m.source_table, m.user_id, m.key.decode(),
             m.payload.decode(),
         ]
-        for (partition,) in partitions
+        for partition in range(partitions)
         for m in db.consume(topic, start=EARLIEST, partition=partition, limit=1_000).messages
     ]  # fmt: skip
 

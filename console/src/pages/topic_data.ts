@@ -40,7 +40,7 @@ export interface OffsetRow {
 const TOPICS = `SELECT namespace, name, alias, partitions, sources, messages, bytes, retention_seconds,
   retention_max_bytes, dedup_window_seconds, max_deliveries, dead_letter FROM system.topics`;
 const SOURCES = "SELECT topic, table_name, ops, filter, partition_by, payload FROM system.topic_sources";
-const OFFSETS = "SELECT topic, partition_id, start_offset, end_offset, messages FROM system.topic_offsets";
+const OFFSETS = "SELECT topic, partition_id, start_offset, end_offset, messages FROM system.topic_partitions";
 
 export const useTopics = () => useLiveRows<TopicRow>(TOPICS);
 export const useAllOffsets = () => useLiveRows<OffsetRow>(OFFSETS);

@@ -35,7 +35,7 @@ export function insertText(table: string, columns: Column[], values: Values): st
 /** Writes the row. The messages are found by the number of its commit, from where the logs ended before it. */
 export async function insertInto(topic: string, table: string, columns: Column[], values: Values): Promise<Message[]> {
   const before = await rows<{ partition_id: string; end_offset: string }>(
-    "SELECT partition_id, end_offset FROM system.topic_offsets WHERE topic = ?",
+    "SELECT partition_id, end_offset FROM system.topic_partitions WHERE topic = ?",
     [topic],
   );
   const params = givenOf(columns, values).map(({ name, type }) => paramOf(type, values[name]!));

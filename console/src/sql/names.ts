@@ -24,6 +24,7 @@ const SYSTEM_TABLES = [
   "topic_claims",
   "topic_groups",
   "topic_offsets",
+  "topic_partitions",
   "topic_redriven",
   "topic_sources",
   "topics",

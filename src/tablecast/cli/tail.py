@@ -41,7 +41,7 @@ POLL_SECONDS = 20.0  # of one long poll; messages end it at once
 
 _TOPICS = "SELECT topic_id, namespace, name, alias FROM system.topics"
 _RANGES = """
-SELECT partition_id, start_offset, end_offset FROM system.topic_offsets WHERE topic = ? ORDER BY partition_id
+SELECT partition_id, start_offset, end_offset FROM system.topic_partitions WHERE topic = ? ORDER BY partition_id
 """
 
 

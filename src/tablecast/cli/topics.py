@@ -28,7 +28,7 @@ FROM system.topics ORDER BY namespace, name
 """
 _GROUPS = """
 SELECT g.topic, g.group_id, g.partition_id, g.committed, g.claimed, g.end_offset, g.lag, g.lag_seconds, o.messages
-FROM system.topic_groups g JOIN system.topic_offsets o ON o.topic = g.topic AND o.partition_id = g.partition_id
+FROM system.topic_groups g JOIN system.topic_partitions o ON o.topic = g.topic AND o.partition_id = g.partition_id
 ORDER BY g.topic, g.group_id, g.partition_id
 """
 

@@ -225,8 +225,9 @@ class AsyncClient:
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int:
-        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
+    ) -> int | None:
+        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset, None if that is
+        nothing yet."""
         if (upto_offset is None) == (not offsets):
             raise InvalidRequest("give either upto_offset or offsets")
         which = {"upto_offset": upto_offset} if upto_offset is not None else {"offsets": list(offsets)}
@@ -241,16 +242,16 @@ class AsyncClient:
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         """Gives messages back: they are delivered again, or become dead letters."""
         which = {"offsets": list(offsets), "nack": True, "reason": reason}
         return await self._settle(topic, group, partition, consumer, which)
 
     async def _settle(
         self, topic: str, group: str, partition: int, consumer: str | None, which: Mapping[str, Any]
-    ) -> int:
+    ) -> int | None:
         fields = {"topic": topic, "group_id": group, "partition_id": partition, "consumer": consumer, **which}
-        return wire.number(await self._call("/topics/ack", fields, safe=True), "acknowledged_offset")
+        return wire.acknowledged(await self._call("/topics/ack", fields, safe=True))
 
     async def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         """Renews a consumer's claims. Returns how many messages it still holds."""

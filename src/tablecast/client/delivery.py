@@ -178,7 +178,7 @@ class Surface(Protocol):
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int: ...
+    ) -> int | None: ...
 
     def nack(
         self,
@@ -189,7 +189,7 @@ class Surface(Protocol):
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int: ...
+    ) -> int | None: ...
 
     def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int: ...
 
@@ -220,7 +220,7 @@ class AsyncSurface(Protocol):
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int: ...
+    ) -> int | None: ...
 
     async def nack(
         self,
@@ -231,7 +231,7 @@ class AsyncSurface(Protocol):
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int: ...
+    ) -> int | None: ...
 
     async def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int: ...
 

@@ -167,7 +167,7 @@ class Client:
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
         return self._thread.run(
             lambda: self._client.ack(topic, group, upto_offset, partition=partition, offsets=offsets, consumer=consumer)
@@ -182,7 +182,7 @@ class Client:
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         """Gives messages back: they are delivered again, or become dead letters."""
         return self._thread.run(
             lambda: self._client.nack(topic, group, offsets, partition=partition, reason=reason, consumer=consumer)

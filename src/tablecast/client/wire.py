@@ -130,6 +130,7 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
 class _Consumed(msgspec.Struct, frozen=True):
     messages: list[_Message]
     next_offset: int | None = None
+    next_offsets: dict[int, int] = {}
     has_more: bool = False
     skipped: list[tuple[int, int, int]] = []
     consumer: str | None = None
@@ -184,7 +185,7 @@ def consumed(body: bytes) -> Consumed:
     found = _decoded(body, _Consumed)
     return Consumed(
         [_message(m) for m in found.messages], found.next_offset, found.has_more, tuple(found.skipped), found.consumer,
-        waited_seconds=found.waited_seconds,
+        next_offsets=found.next_offsets, waited_seconds=found.waited_seconds,
     )  # fmt: skip
 
 
@@ -201,6 +202,15 @@ def number(body: bytes, field: str) -> int:
     if not isinstance(found, int):
         raise CorruptData(f"the server's answer has no number {field!r}")
     return found
+
+
+class _Acknowledged(msgspec.Struct, frozen=True):
+    acknowledged_offset: int | None
+
+
+def acknowledged(body: bytes) -> int | None:
+    answer: _Acknowledged = _decoded(body, _Acknowledged)
+    return answer.acknowledged_offset
 
 
 def _decoded(body: bytes, kind: Any) -> Any:

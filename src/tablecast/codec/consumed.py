@@ -8,7 +8,8 @@ A MessagePack array:
     3   whether there is more
     4   ranges that retention took: arrays of partition, from, to
     5   consumer
-    6   how long the consume waited, in seconds; 0 if it is missing, as in answers of earlier servers
+    6   next offsets: a map by partition
+    7   how long the consume waited, in seconds; 0 if it is missing, as in answers of earlier servers
 
 So a server copies bytes, and only the consumer, who wants the messages, makes them.
 """
@@ -29,6 +30,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str
+    next_offsets: dict[int, int] = {}
     waited_seconds: float = 0.0
 
 
@@ -39,7 +41,7 @@ def encode_consumed(consumed: ConsumedLog) -> bytes:
     slices = [(part.partition_id, part.data, list(part.deliveries)) for part in consumed.slices]
     packed = _Packed(
         consumed.topic_id, slices, consumed.next_offset, consumed.has_more, list(consumed.skipped), consumed.consumer,
-        consumed.waited_seconds,
+        dict(consumed.next_offsets), consumed.waited_seconds,
     )  # fmt: skip
     return msgspec.msgpack.encode(packed)
 
@@ -57,7 +59,7 @@ def decode_consumed(data: bytes) -> Consumed:
         given.append((partition, batch.head.first_offset, batch.head.end_offset))
     return Consumed(
         messages, packed.next_offset, packed.has_more, tuple(packed.skipped), packed.consumer, tuple(given),
-        packed.waited_seconds,
+        packed.next_offsets, packed.waited_seconds,
     )  # fmt: skip
 
 

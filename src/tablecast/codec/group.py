@@ -4,26 +4,28 @@ A state tiles the offsets from `committed` to `next_offset` with *fragments*: co
 one status. There is no gap and no overlap, so only the lengths are stored: a fragment starts where the one
 before it ends, the first at `committed`. Fragments in conflict cannot even be written down.
 
-    state     version (1 byte, 0x01), then MessagePack: [committed, [fragment, …]]
+    record    version (1 byte, 0x02), then MessagePack: [committed, [fragment, …], updated_ms | nil, simple]
     fragment  [length >= 1, status]
     status    [0]                                       acknowledged
               [1, consumer, deadline_ms, deliveries]    claimed until the deadline (UTC ms)
               [2, consumer | nil, deliveries, reason]   came back and waits to be given again
 
 The form is canonical: neighbours of equal status are one fragment, and an acknowledged one is never first
-(it would belong below `committed`). Equal states are therefore equal bytes. `deliveries` counts how often
-the offsets were given to a consumer, an open claim included.
+(it would belong below `committed`). Equal states of one time are therefore equal bytes. `deliveries` counts
+how often the offsets were given to a consumer, an open claim included.
+
+Version 1 ended after the fragments: its time is not known, and its group has claimed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from tablecast.errors import CorruptData, FormatTooNew
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_OFFSET: Final = 2**64 - 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -63,10 +65,14 @@ class Fragment(msgspec.Struct, frozen=True, gc=False):
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """Everything below `committed` is acknowledged; the fragments tile [committed, next_offset)."""
+    """Everything below `committed` is acknowledged; the fragments tile [committed, next_offset).
+
+    `simple`: nothing was ever claimed here, the group only stores what its readers commit (core.simple_group).
+    """
 
     committed: int
     fragments: tuple[Fragment, ...] = ()
+    simple: bool = False
 
     @property
     def next_offset(self) -> int:
@@ -74,29 +80,45 @@ class GroupState(msgspec.Struct, frozen=True):
         return self.fragments[-1].end if self.fragments else self.committed
 
     @property
-    def acknowledged_offset(self) -> int:
-        """The last offset of the gapless acknowledged prefix; -1 when that is empty."""
-        return self.committed - 1
+    def acknowledged_offset(self) -> int | None:
+        """The last offset of the gapless acknowledged prefix; None when that is empty."""
+        return self.committed - 1 if self.committed else None
 
 
+class GroupRecord(NamedTuple):
+    """A state, and when it was written (UTC ms); None if a version 1 did."""
+
+    state: GroupState
+    updated_ms: int | None
+
+
+_Lengths = list[tuple[_Length, Status]]
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[_Count, list[tuple[_Length, Status]]])
+_decoder_1 = msgspec.msgpack.Decoder(tuple[_Count, _Lengths])
+_decoder = msgspec.msgpack.Decoder(tuple[_Count, _Lengths, _Count | None, bool])
 
 
-def encode(state: GroupState) -> bytes:
+def encode(state: GroupState, updated_ms: int | None = None) -> bytes:
     lengths = [(fragment.end - fragment.start, fragment.status) for fragment in state.fragments]
-    return b"\x01" + _encoder.encode((state.committed, lengths))
+    return b"\x02" + _encoder.encode((state.committed, lengths, updated_ms, state.simple))
 
 
 def decode(data: bytes) -> GroupState:
+    return decode_record(data).state
+
+
+def decode_record(data: bytes) -> GroupRecord:
     """Raises FormatTooNew for a later version, CorruptData for anything `encode` would not have written."""
-    if not data or data[0] != VERSION:
+    if not data or not 1 <= data[0] <= VERSION:
         raise _wrong_version(data)
+    body = memoryview(data)[1:]
     try:
-        committed, lengths = _decoder.decode(memoryview(data)[1:])
+        committed, lengths, updated_ms, simple = (
+            (*_decoder_1.decode(body), None, False) if data[0] == 1 else _decoder.decode(body)
+        )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"group state does not decode: {error}") from error
-    return GroupState(committed, _tiled(committed, lengths))
+    return GroupRecord(GroupState(committed, _tiled(committed, lengths), simple), updated_ms)
 
 
 def _tiled(committed: int, lengths: list[tuple[int, Status]]) -> tuple[Fragment, ...]:

@@ -22,7 +22,7 @@ durable. A function that raises has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile, takewhile
 from typing import Final, NamedTuple
 
@@ -54,6 +54,7 @@ __all__ = [
     "ack",
     "ack_range",
     "ack_upto",
+    "bury",
     "claim",
     "claimed",
     "expire",
@@ -61,6 +62,7 @@ __all__ = [
     "first",
     "give_back",
     "held",
+    "is_overdue",
     "is_saturated",
     "lag",
     "nack",
@@ -106,7 +108,7 @@ class Claimed(NamedTuple):
 class Acknowledged(NamedTuple):
     """`acknowledged_offset` is the state's; `left_alone` are the offsets another consumer holds by now."""
 
-    acknowledged_offset: int
+    acknowledged_offset: int | None
     left_alone: tuple[int, ...] = ()
 
 
@@ -117,7 +119,7 @@ def first(start_offset: int) -> GroupState:
 
 def reset(state: GroupState, offset: int) -> tuple[GroupState, int]:
     """Moves the group to `offset`, in either direction. Returns how many claimed offsets were dropped."""
-    return first(offset), claimed(state)
+    return GroupState(offset, simple=state.simple), claimed(state)
 
 
 def lag(state: GroupState, log_end: int) -> int:
@@ -162,7 +164,7 @@ def claim(
     deadline_ms = deadline(now_ms, visibility_ms)
     state, _ = expire(state, now_ms)
     state, skipped = _without_lost(state, log_start, auto_offset_reset)
-    state, dead = _without_dead(state, limit, max_deliveries)
+    state, dead = bury(state, limit, log_start=log_start, max_deliveries=max_deliveries)
     saturated = is_saturated(state)
 
     start, end = _returned_range(state, limit, max_deliveries, saturated)
@@ -225,16 +227,30 @@ def _lost_from(state: GroupState, log_start: int) -> int | None:
     return oldest if oldest < log_start else None
 
 
-def _without_dead(state: GroupState, limit: int, max_deliveries: int) -> tuple[GroupState, tuple[DeadLetter, ...]]:
-    if not max_deliveries:
-        return state, ()
+def bury(
+    state: GroupState, limit: int, *, log_start: int, max_deliveries: int
+) -> tuple[GroupState, tuple[DeadLetter, ...]]:
+    """Takes out, the oldest first, what came back after its last delivery; what retention removed is not there to take."""
     dead: list[DeadLetter] = []
-    for part in state.fragments:
-        status = part.status
-        if isinstance(status, Returned) and status.deliveries >= max_deliveries:
-            end = min(part.end, part.start + limit - len(dead))
-            dead += [DeadLetter(at, status.deliveries, status.reason) for at in range(part.start, end)]
+    for part, status in _used_up(state, max_deliveries):
+        start = max(part.start, log_start)
+        end = min(part.end, start + limit - len(dead))
+        dead += [DeadLetter(at, status.deliveries, status.reason) for at in range(start, end)]
     return _edit_named(state, [letter.offset for letter in dead], lambda part: ACKED), tuple(dead)
+
+
+def _used_up(state: GroupState, max_deliveries: int) -> Iterator[tuple[Fragment, Returned]]:
+    for part in state.fragments if max_deliveries else ():
+        if isinstance(part.status, Returned) and part.status.deliveries >= max_deliveries:
+            yield part, part.status
+
+
+def is_overdue(state: GroupState, now_ms: int, *, log_start: int, max_deliveries: int) -> bool:
+    """Whether a claim ran out, or a message waits to be buried."""
+    runs_out = next_deadline(state)
+    if runs_out is not None and runs_out <= now_ms:
+        return True
+    return any(part.end > log_start for part, _ in _used_up(state, max_deliveries))
 
 
 def _returned_range(state: GroupState, limit: int, max_deliveries: int, saturated: bool) -> tuple[int, int]:
@@ -274,7 +290,7 @@ def _take_returned(
 # --- ack, nack ----------------------------------------------------------------------------------------------
 
 
-def ack_upto(state: GroupState, upto_offset: int, *, consumer: str | None = None) -> tuple[GroupState, int]:
+def ack_upto(state: GroupState, upto_offset: int, *, consumer: str | None = None) -> tuple[GroupState, int | None]:
     """Acknowledges what one consumer was given up to `upto_offset`, included. Returns `acknowledged_offset`.
 
     Which consumer: `consumer`, else the one that holds `upto_offset`, or held it last if it came back.

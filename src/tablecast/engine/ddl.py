@@ -204,7 +204,7 @@ class DropTable(Alone):
             dropped.append((Family.META, records.pipeline_key(pipeline.full_name), None))
         for topic in fed:
             kept = tuple(route for route in topic.routes if route.table_id != table_id)
-            altered = msgspec.structs.replace(topic, routes=kept)
+            altered = altered_topic(view, topic, routes=kept)
             catalog = catalog.with_topic(altered)
             dropped.append(_saved(records.topic_key(topic.topic_id), altered))
         is_replicated = view.catalog.tables[table_id].replica is not None
@@ -239,6 +239,10 @@ def _whole(family: Family, prefix: bytes) -> tuple[Family, bytes, bytes]:
 
 
 # --- topics --------------------------------------------------------------------------------------------------
+
+
+def altered_topic(view: View, topic: Topic, **fields: Any) -> Topic:
+    return msgspec.structs.replace(topic, updated_ms=view.ts_ms, **fields)
 
 
 def check_topic(topic: Topic) -> None:
@@ -305,7 +309,7 @@ def missing_topic(catalog: Catalog, dead_letter: str | None) -> Topic | None:
 def add_topics(view: View, topics: list[Topic]) -> tuple[list[Record], Catalog]:
     catalog, ids, saved = view.catalog, next_ids(view), []
     for topic in topics:
-        topic = msgspec.structs.replace(topic, topic_id=ids.topic, created_ms=view.ts_ms)
+        topic = altered_topic(view, topic, topic_id=ids.topic, created_ms=view.ts_ms)
         ids = msgspec.structs.replace(ids, topic=ids.topic + 1)
         catalog = catalog.with_topic(topic)
         saved.append(_saved(records.topic_key(topic.topic_id), topic))
@@ -321,7 +325,7 @@ class SetTopic(Alone):
 
     def decide(self, view: View) -> Decision:
         topic = view.catalog.topic(self.topic)
-        altered = msgspec.structs.replace(topic, **self.settings)
+        altered = altered_topic(view, topic, **self.settings)
         check_topic(altered)
         dead_letter = missing_topic(view.catalog, altered.dead_letter)
         saved, catalog = add_topics(view, [dead_letter]) if dead_letter else ([], view.catalog)
@@ -351,7 +355,7 @@ class AddSource(Alone):
     def added(self, view: View) -> Decision:
         """The source, without the messages of a backfill."""
         topic, route = self.planned(view.catalog, view.seq)
-        altered = msgspec.structs.replace(topic, routes=(*topic.routes, route))
+        altered = altered_topic(view, topic, routes=(*topic.routes, route))
         return Decision(
             records=[_saved(records.topic_key(topic.topic_id), altered)], catalog=view.catalog.with_topic(altered)
         )
@@ -423,7 +427,7 @@ class DropSource(Alone):
             left = tuple(op for op in route.ops if route.table_id != table_id or op not in dropped)
             if left:
                 kept.append(msgspec.structs.replace(route, ops=left))
-        altered = msgspec.structs.replace(topic, routes=tuple(kept))
+        altered = altered_topic(view, topic, routes=tuple(kept))
         return Decision(
             True,
             records=[_saved(records.topic_key(topic.topic_id), altered)],

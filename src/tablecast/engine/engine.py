@@ -29,15 +29,16 @@ from tablecast.engine.commit import Commit
 from tablecast.engine.decision import Command
 from tablecast.engine.durability import Durability
 from tablecast.engine.feed import Feed
-from tablecast.engine.groups import Claim, Done, Given, LetGo, check_group_name, check_partition, load
+from tablecast.engine.groups import Claim, Done, Given, LetGo
 from tablecast.engine.guards import Guards
 from tablecast.engine.history import begin_history, close_history, ended_in_copies, open_history
 from tablecast.engine.jobs import INTERVAL_SECONDS, Jobs
 from tablecast.engine.loads import Loads
-from tablecast.engine.log import batches_from, gone, head_at, offset_at_time, read_arrow, read_messages
+from tablecast.engine.log import batches_from, head_at, not_there, offset_at_time, read_arrow, read_messages
 from tablecast.engine.logs import LogState, PartitionLog
 from tablecast.engine.observer import NOBODY, Observer, tell
 from tablecast.engine.pipelines import PipelineReports
+from tablecast.engine.positions import check_group_name, check_partition, load
 from tablecast.engine.process import Process
 from tablecast.engine.recent import RecentBatches
 from tablecast.engine.recovery import recover
@@ -45,7 +46,7 @@ from tablecast.engine.replication import Replication
 from tablecast.engine.ticket import Ticket
 from tablecast.engine.undo import ChangeIndex
 from tablecast.engine.writer import PUBLISHED, QUEUE_COMMANDS, Writer
-from tablecast.errors import DatabaseClosed, OffsetOutOfRange, Overloaded
+from tablecast.errors import DatabaseClosed, Overloaded
 from tablecast.model.message import LogSlice, Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
@@ -221,14 +222,8 @@ class Engine:
             return end
         if start.kind is StartKind.TIMESTAMP:
             return offset_at_time(self.store, topic.topic_id, partition, start.value, first, end)
-        if start.value < first:
-            raise gone(topic.topic_id, partition, start.value, first)
-        if start.value > end:
-            raise OffsetOutOfRange(
-                f"offset {start.value} of partition {partition} of {topic.full_name} does not exist yet: "
-                f"the log ends at {end}",
-                offset=start.value, log_end=end,
-            )  # fmt: skip
+        if not first <= start.value <= end:
+            raise not_there(topic, partition, start.value, first, end)
         return start.value
 
     def read(
@@ -237,13 +232,13 @@ class Engine:
         """Messages from `offset` on, also those that `coming` brings. Raises OffsetOutOfRange when it is not kept any more."""
         start, end = self.log_range(topic.topic_id, partition, coming)
         if offset < start:
-            raise gone(topic.topic_id, partition, offset, start)
+            raise not_there(topic, partition, offset, start, end)
         return read_messages(self.store, topic.topic_id, partition, offset, end, limit, self._recent)
 
     def read_arrow(self, topic: Topic, partition: int, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         start, durable_end = self.log_range(topic.topic_id, partition)
         if offset < start:
-            raise gone(topic.topic_id, partition, offset, start)
+            raise not_there(topic, partition, offset, start, durable_end)
         return read_arrow(self.store, topic.topic_id, partition, offset, min(end, durable_end))
 
     def message_time_ms(self, topic_id: int, partition: int, offset: int) -> int | None:
@@ -343,9 +338,9 @@ class Engine:
         """The same as they are stored."""
         found: list[LogSlice] = []
         for part in given:
-            start, _ = self.log_range(topic.topic_id, part.partition)
+            start, end = self.log_range(topic.topic_id, part.partition)
             if part.deliveries and part.start < start:
-                raise gone(topic.topic_id, part.partition, part.start, start)
+                raise not_there(topic, part.partition, part.start, start, end)
             is_first = part.deliveries.count(1) == len(part.deliveries)
             for batch in batches_from(self.store, topic.topic_id, part.partition, part.start, part.end, self._recent):
                 first, end = batch.head.first_offset, batch.head.end_offset

@@ -1,7 +1,8 @@
 """Commands of consumer groups: core.group made durable.
 
-A group's state on a partition is one record; a claim, ack or nack rewrites it in a commit like any other. Messages that
-used up their deliveries go to the dead-letter topic in that same commit.
+A group's state on a partition is one record (engine.positions); a claim, ack or nack rewrites it in a commit like any
+other. A group's first read, ack or reset fixes where it begins in every partition, in that one commit. Messages that used
+up their deliveries go to the dead-letter topic in the commit of the next claim, or of a job if that is sooner.
 
 A dead letter's payload wraps the message it stands for:
 
@@ -10,29 +11,29 @@ A dead letter's payload wraps the message it stands for:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
-from tablecast.codec import group as codec
-from tablecast.codec import keys
 from tablecast.codec.group import GroupState
 from tablecast.codec.log import MessageClass
 from tablecast.core import group as groups
+from tablecast.core import simple_group
 from tablecast.core.redelivery import is_done, mark_done, restore
 from tablecast.core.routing import Append, content_hash, partition_of
-from tablecast.engine.decision import Decision, Record, View
-from tablecast.engine.log import offset_at_time, read_messages
-from tablecast.errors import CorruptData, InvalidRequest, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tablecast.engine.decision import Decision, View
+from tablecast.engine.log import not_there, offset_at_time, read_messages
+from tablecast.engine.positions import Positions, check_partition, load, record
+from tablecast.errors import InvalidRequest, UnknownTopic
 from tablecast.model.message import Message
 from tablecast.model.position import Start, StartKind
 from tablecast.model.topic import Topic
-from tablecast.storage.base import Family, Reader
 
 REDRIVE_GROUP = "$redrive"  # remembers which dead letters were sent back
-MAX_GROUP_BYTES = 255
+LETTERS_PER_STEP = 100  # dead letters in one commit of a job: each is read by itself, a few milliseconds in all
 
 
 class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,27 +75,6 @@ class Done(NamedTuple):
     consumer: str | None
 
 
-def check_group_name(group: str) -> None:
-    try:
-        size = len(group.encode())
-    except UnicodeEncodeError:
-        size = 0  # a lone surrogate is not text
-    if not 1 <= size <= MAX_GROUP_BYTES or group.startswith("$"):
-        raise InvalidRequest(
-            f"group {group!r}: a group's name is text of 1 to {MAX_GROUP_BYTES} bytes and does not begin with $",
-            group=ascii(group),
-        )
-
-
-def load(view: Reader, topic_id: int, group: str, partition: int) -> GroupState | None:
-    stored = view.get(Family.GROUPS, keys.group_key(topic_id, group, partition))
-    return None if stored is None else codec.decode(stored)
-
-
-def record(topic_id: int, group: str, partition: int, state: GroupState) -> Record:
-    return Family.GROUPS, keys.group_key(topic_id, group, partition), codec.encode(state)
-
-
 def resolve_start(view: View, topic: Topic, partition: int, start: Start) -> int:
     """The offset a reader begins at. Raises OffsetOutOfRange for one that is not in the log."""
     first, end = view.log_start(topic.topic_id, partition), view.log_end(topic.topic_id, partition)
@@ -106,10 +86,7 @@ def resolve_start(view: View, topic: Topic, partition: int, start: Start) -> int
         written = min(end, view.written_end(topic.topic_id, partition))
         return offset_at_time(view, topic.topic_id, partition, start.value, first, written)
     if not first <= start.value <= end:
-        raise OffsetOutOfRange(
-            f"offset {start.value} is not in partition {partition} of {topic.full_name}: it holds {first} to {end}",
-            topic=topic.full_name, partition=partition, offset=start.value, log_start=first, log_end=end,
-        )  # fmt: skip
+        raise not_there(topic, partition, start.value, first, end)
     return start.value
 
 
@@ -138,25 +115,33 @@ class Claim:
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
-        decision = Decision(response=[])
+        positions, decision = Positions(view, topic, self.group), Decision(response=[])
         for done in self.done:
-            state = self._state(view, topic, done.partition, decision) or known(view, topic, self.group, done.partition)
-            after = groups.ack_range(state, done.start, done.end, consumer=done.consumer)
-            decision.records.append(record(self.topic_id, self.group, done.partition, after))
+            state = existing(view, topic, positions, done.partition)
+            positions.put(done.partition, _acked_range(view, topic, state, done))
+        if positions.at(self.partitions[0]) is None:
+            positions.create(lambda partition: self._first(view, topic, partition))
         left = self.limit
         for partition in self.partitions:
             while left > 0:
-                given, dead = self._claim(view, topic, partition, left, decision)
+                given, dead = self._claim(view, topic, positions, partition, left, decision)
                 left -= given
                 if given or not dead:
                     break
+        decision.records = positions.records()
         return decision
 
-    def _claim(self, view: View, topic: Topic, partition: int, limit: int, decision: Decision) -> tuple[int, int]:
-        before = self._state(view, topic, partition, decision)
-        state = before or groups.first(resolve_start(view, topic, partition, self.start))
+    def _first(self, view: View, topic: Topic, partition: int) -> GroupState:
+        """An offset of one partition says nothing about the others: those begin where their logs begin."""
+        if self.start.kind is StartKind.OFFSET and len(self.partitions) == 1 and partition != self.partitions[0]:
+            return groups.first(view.log_start(self.topic_id, partition))
+        return groups.first(resolve_start(view, topic, partition, self.start))
+
+    def _claim(
+        self, view: View, topic: Topic, positions: Positions, partition: int, limit: int, decision: Decision
+    ) -> tuple[int, int]:
         after, claimed = groups.claim(
-            state,
+            positions.known(partition),
             consumer=self.consumer,
             limit=limit,
             log_start=view.log_start(self.topic_id, partition),
@@ -166,20 +151,38 @@ class Claim:
             max_deliveries=topic.max_deliveries,
             auto_offset_reset=self.auto_offset_reset,
         )
-        if after != before:
-            decision.records.append(record(self.topic_id, self.group, partition, after))
-        for letter in claimed.dead:
-            decision.letters.append(_dead_letter(view, topic, self.group, partition, letter))
+        positions.put(partition, after)
+        decision.letters += _dead_letters(view, topic, self.group, partition, claimed.dead)
         if claimed.end > claimed.start or claimed.skipped:
             decision.response.append(Given(partition, claimed.start, claimed.end, claimed.deliveries, claimed.skipped))
         return claimed.end - claimed.start, len(claimed.dead)
 
-    def _state(self, view: View, topic: Topic, partition: int, decision: Decision) -> GroupState | None:
-        """As this decision leaves it so far."""
-        check_partition(topic, partition)
-        key = keys.group_key(self.topic_id, self.group, partition)
-        pending = next((value for _, k, value in reversed(decision.records) if k == key), None)
-        return codec.decode(pending) if pending else load(view, self.topic_id, self.group, partition)
+
+def existing(view: View, topic: Topic, positions: Positions, partition: int) -> GroupState:
+    """The group's state. One that has never read is created, as one that commits only, and begins where the logs begin."""
+    if positions.at(partition) is None:
+        positions.create(lambda p: simple_group.first(view.log_start(topic.topic_id, p)))
+    return positions.known(partition)
+
+
+def _acked_range(view: View, topic: Topic, state: GroupState, done: Done) -> GroupState:
+    if not state.simple:
+        return groups.ack_range(state, done.start, done.end, consumer=done.consumer)
+    _check_written(view, topic, done.partition, done.end - 1)
+    return simple_group.commit_range(state, done.start, done.end)
+
+
+def _check_written(view: View, topic: Topic, partition: int, offset: int) -> None:
+    """A position that is committed must have been there to read; that it is not kept any more does not matter."""
+    end = view.written_end(topic.topic_id, partition)
+    if offset >= end:
+        raise not_there(topic, partition, offset, view.log_start(topic.topic_id, partition), end)
+
+
+def _dead_letters(
+    view: View, topic: Topic, group: str, partition: int, dead: Iterable[groups.DeadLetter]
+) -> Iterator[Append]:
+    return (_dead_letter(view, topic, group, partition, letter) for letter in dead)
 
 
 def _dead_letter(view: View, topic: Topic, group: str, partition: int, letter: groups.DeadLetter) -> Append:
@@ -203,7 +206,7 @@ def _append(target: Topic, partition: int, message: Message, payload: bytes) -> 
 
 @dataclass(slots=True)
 class Settle:
-    """Acks (cumulative or single) and nacks. Answers the acknowledged offset, -1 before the first."""
+    """Acks (cumulative or single) and nacks. Answers the acknowledged offset, None before the first."""
 
     topic_id: int
     group: str
@@ -217,17 +220,26 @@ class Settle:
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
-        state = known(view, topic, self.group, self.partition)
-        if self.upto is not None:
-            after, acknowledged = groups.ack_upto(state, self.upto, consumer=self.consumer)
-        elif self.nack:
+        positions = Positions(view, topic, self.group)
+        if self.nack:
+            state = positions.known(self.partition)
             after, _ = groups.nack(state, self.offsets, reason=self.reason, consumer=self.consumer)
-            acknowledged = after.acknowledged_offset
         else:
-            after, result = groups.ack(state, self.offsets, consumer=self.consumer)
-            acknowledged = result.acknowledged_offset
-        records = [] if after == state else [record(self.topic_id, self.group, self.partition, after)]
-        return Decision(acknowledged, records=records)
+            after = self._acked(view, topic, existing(view, topic, positions, self.partition))
+        positions.put(self.partition, after)
+        return Decision(after.acknowledged_offset, records=positions.records())
+
+    def _acked(self, view: View, topic: Topic, state: GroupState) -> GroupState:
+        if state.simple:
+            return self._committed(view, topic, state)
+        if self.upto is not None:
+            return groups.ack_upto(state, self.upto, consumer=self.consumer)[0]
+        return groups.ack(state, self.offsets, consumer=self.consumer)[0]
+
+    def _committed(self, view: View, topic: Topic, state: GroupState) -> GroupState:
+        offsets = self.offsets if self.upto is None else [self.upto]
+        _check_written(view, topic, self.partition, max(offsets))
+        return simple_group.commit(state, offsets) if self.upto is None else simple_group.commit_upto(state, self.upto)
 
 
 @dataclass(slots=True)
@@ -256,7 +268,7 @@ class LetGo:
                 )
                 count = groups.held(after, self.consumer)
             decision.response += count
-            decision.records.append(record(self.topic_id, self.group, partition, after))
+            decision.records.append(record(view, self.topic_id, self.group, partition, after))
         return decision
 
 
@@ -276,8 +288,16 @@ class GiveBack:
             state = load(view, self.topic_id, self.group, part.partition)
             if state is not None:
                 after = groups.give_back(state, self.consumer, part.start, part.end)
-                decision.records.append(record(self.topic_id, self.group, part.partition, after))
+                decision.records.append(record(view, self.topic_id, self.group, part.partition, after))
         return decision
+
+
+class Moved(NamedTuple):
+    """Where a reset left a group in one partition, and how many messages it has to read from there."""
+
+    partition: int
+    offset: int
+    lag: int
 
 
 @dataclass(slots=True)
@@ -291,18 +311,21 @@ class ResetGroup:
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
         partitions = range(topic.partitions) if self.partition is None else [self.partition]
-        decision = Decision(response={})
+        positions, decision = Positions(view, topic, self.group), Decision(response=[])
         for partition in partitions:
-            state = known(view, topic, self.group, partition)
+            state = existing(view, topic, positions, partition)
             after, _ = groups.reset(state, resolve_start(view, topic, partition, self.to))
-            decision.records.append(record(self.topic_id, self.group, partition, after))
-            decision.response[partition] = after.committed
+            positions.put(partition, after)
+            lag = groups.lag(after, view.written_end(self.topic_id, partition))
+            decision.response.append(Moved(partition, after.committed, lag))
+        decision.records = positions.records()
         return decision
 
 
 @dataclass(slots=True)
 class ExpireClaims:
-    """Takes back overdue claims, so that what system tables show is true even when nobody reads."""
+    """Takes back overdue claims, and moves what used up its deliveries to the dead-letter topic, even when nobody reads.
+    Answers how many came back and how many were moved, together: 0 when there is nothing left to do."""
 
     topic_id: int
     group: str
@@ -310,18 +333,34 @@ class ExpireClaims:
     weight: int = 1
 
     def decide(self, view: View) -> Decision:
+        topic = view.catalog.topics.get(self.topic_id)
         state = load(view, self.topic_id, self.group, self.partition)
-        if state is None:
+        if topic is None or state is None:
             return Decision(0)
         after, count = groups.expire(state, view.ts_ms)
-        return Decision(count, records=[record(self.topic_id, self.group, self.partition, after)] if count else [])
+        log_start = view.log_start(self.topic_id, self.partition)
+        after, dead = groups.bury(after, LETTERS_PER_STEP, log_start=log_start, max_deliveries=topic.max_deliveries)
+        if not count and not dead:
+            return Decision(0)
+        return Decision(
+            count + len(dead),
+            letters=list(_dead_letters(view, topic, self.group, self.partition, dead)),
+            records=[record(view, self.topic_id, self.group, self.partition, after)],
+        )
+
+
+class SentBack(NamedTuple):
+    topic: str
+    group: str | None
+    partition: int
 
 
 @dataclass(slots=True)
 class Redrive:
     """Sends dead letters back to the group they came from: that group alone gets the message again.
 
-    Should its topic no longer keep the message, the dead letter's copy is appended to the topic as a new message.
+    Should its topic no longer keep the message, the dead letter's copy is appended to the topic as a new message. Answers
+    how many went to each topic, group (None: appended, for all groups) and partition.
     """
 
     topic_id: int
@@ -331,16 +370,15 @@ class Redrive:
 
     def decide(self, view: View) -> Decision:
         topic = topic_of(view, self.topic_id)
-        decision = Decision(response=0)
+        decision = Decision(response=Counter())
         states: dict[tuple[int, str, int], GroupState] = {}
         for partition in self._partitions(topic):
             done = load(view, self.topic_id, REDRIVE_GROUP, partition) or groups.first(0)
             for message in list(self._letters(view, topic, partition, done)):
-                self._send_back(view, message, states, decision)
+                decision.response[self._send_back(view, message, states, decision)] += 1
                 done = mark_done(done, message.offset)
-                decision.response += 1
-            decision.records.append(record(self.topic_id, REDRIVE_GROUP, partition, done))
-        decision.records += [record(*place, state) for place, state in states.items()]
+            decision.records.append(record(view, self.topic_id, REDRIVE_GROUP, partition, done))
+        decision.records += [record(view, *place, state) for place, state in states.items()]
         return decision
 
     def _partitions(self, topic: Topic) -> Sequence[int]:
@@ -356,10 +394,7 @@ class Redrive:
         if self.offset is not None:
             wanted = [self.offset] if first <= self.offset < end else []
             if not wanted:
-                raise OffsetOutOfRange(
-                    f"offset {self.offset} is not in partition {partition} of {topic.full_name}: it holds {first} to {end}",
-                    topic=topic.full_name, partition=partition, offset=self.offset, log_start=first, log_end=end,
-                )  # fmt: skip
+                raise not_there(topic, partition, self.offset, first, end)
         else:
             wanted = list(range(first, end))
         for offset in wanted:
@@ -368,7 +403,7 @@ class Redrive:
 
     def _send_back(
         self, view: View, message: Message, states: dict[tuple[int, str, int], GroupState], decision: Decision
-    ) -> None:
+    ) -> SentBack:
         letter = decode_dead_letter(message)
         origin = _origin_of(view, message, letter)
         partition, offset = letter.origin.partition, letter.origin.offset
@@ -376,10 +411,11 @@ class Redrive:
         if not first <= offset < end:
             again = _append(origin, partition, message, bytes(letter.message))
             decision.letters.append(again)
-            return
+            return SentBack(origin.full_name, None, partition)
         place = (origin.topic_id, letter.origin.group, partition)
         state = states.get(place) or load(view, *place) or groups.first(view.log_start(origin.topic_id, partition))
         states[place] = restore(state, offset)
+        return SentBack(origin.full_name, letter.origin.group, partition)
 
 
 def _origin_of(view: View, message: Message, letter: DeadLetterPayload) -> Topic:
@@ -400,34 +436,3 @@ def decode_dead_letter(message: Message) -> DeadLetterPayload:
         return msgspec.json.decode(message.payload, type=DeadLetterPayload)
     except msgspec.MsgspecError as e:
         raise InvalidRequest(f"the message at offset {message.offset} is not a dead letter: {e}") from e
-
-
-def check_partition(topic: Topic, partition: int) -> None:
-    if not 0 <= partition < topic.partitions:
-        raise InvalidRequest(
-            f"{topic.full_name} has partitions 0 to {topic.partitions - 1}, not {partition}", partition=partition
-        )
-
-
-def known(view: View, topic: Topic, group: str, partition: int) -> GroupState:
-    check_partition(topic, partition)
-    state = load(view, topic.topic_id, group, partition)
-    if state is None:
-        if not any(load(view, topic.topic_id, group, p) for p in range(topic.partitions)):
-            raise UnknownGroup(
-                f"group {group!r} has never read {topic.full_name}; a group begins with its first CONSUME",
-                group=group, topic=topic.full_name,
-            )  # fmt: skip
-        return groups.first(view.log_start(topic.topic_id, partition))
-    return state
-
-
-def group_states(reader: Reader, topic_id: int) -> Iterator[tuple[str, int, GroupState]]:
-    """Every group of a topic, hidden ones included: (group, partition, state)."""
-    prefix = keys.topic_prefix(topic_id)
-    for key, value in reader.scan(Family.GROUPS, prefix, keys.after(prefix)):
-        _, group, partition = keys.decode_group_key(key)
-        try:
-            yield group, partition, codec.decode(value)
-        except CorruptData as e:
-            raise CorruptData(f"group {group!r}, partition {partition}: {e.message}") from e

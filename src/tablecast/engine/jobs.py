@@ -1,4 +1,5 @@
-"""Work that waits for nobody: retention, expiry, overdue claims, loads that nobody goes on with, changes kept long enough.
+"""Work that waits for nobody: retention, expiry, overdue claims, dead letters, loads that nobody goes on with, changes kept
+long enough.
 
 One thread, small steps, never in the way of writes.
 
@@ -20,8 +21,9 @@ from tablecast.codec import keys
 from tablecast.codec.catalog import JobRecord
 from tablecast.core import group as groups
 from tablecast.engine.decision import Decision, View
-from tablecast.engine.groups import ExpireClaims, group_states
+from tablecast.engine.groups import ExpireClaims
 from tablecast.engine.observer import tell
+from tablecast.engine.positions import group_places
 from tablecast.engine.retention import Removed, RemoveExpired, TrimLog, retained_from
 from tablecast.errors import DatabaseError, InvalidRequest
 from tablecast.storage.base import Family, Reader
@@ -168,13 +170,16 @@ class Jobs:
 
     def _claims(self) -> Steps:
         now_ms = self._engine.now_ms()
-        for topic_id in list(self._engine.catalog.topics):
-            for group, partition, state in group_states(self._engine.snapshot, topic_id):
-                deadline = groups.next_deadline(state)
-                if deadline is not None and deadline <= now_ms:
-                    count = self._engine.execute(ExpireClaims(topic_id, group, partition))
-                    self._engine.feed.wake([topic_id])
-                    yield Removed(count)
+        for topic in list(self._engine.catalog.topics.values()):
+            for group, partition, state, _ in group_places(self._engine.snapshot, topic.topic_id):
+                log_start, _ = self._engine.log_range(topic.topic_id, partition)
+                if groups.is_overdue(state, now_ms, log_start=log_start, max_deliveries=topic.max_deliveries):
+                    yield from self._expire(ExpireClaims(topic.topic_id, group, partition))
+
+    def _expire(self, command: ExpireClaims) -> Steps:
+        while count := self._engine.execute(command):
+            self._engine.feed.wake([command.topic_id])
+            yield Removed(count)
 
     def _loads(self) -> Steps:
         return self._engine.loads.sweep()

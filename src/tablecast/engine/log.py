@@ -11,6 +11,7 @@ from tablecast.codec.log import Head, LogBatch, decode_head, messages_arrow
 from tablecast.engine.recent import RecentBatches
 from tablecast.errors import OffsetOutOfRange
 from tablecast.model.message import Message
+from tablecast.model.topic import Topic
 from tablecast.storage.base import Family, Reader
 
 ARROW_PIECE_BYTES = 128 * 1024  # payload bytes from which on a piece of a long read is handed on
@@ -93,6 +94,16 @@ def read_arrow(reader: Reader, topic_id: int, partition: int, offset: int, end: 
             piece, size = [], 0
     if piece:
         yield messages_arrow(piece, topic_id, partition, offset, end)
+
+
+def not_there(topic: Topic, partition: int, offset: int, first: int, end: int) -> OffsetOutOfRange:
+    """`end` is the offset that the next message will have."""
+    what = "is no longer kept" if offset < first else "is not in the log yet"
+    kept = f"holds {first} to {end - 1}" if first < end else f"holds nothing, its next offset is {end}"
+    return OffsetOutOfRange(
+        f"offset {offset} {what}: partition {partition} of {topic.full_name} {kept}",
+        topic=topic.full_name, partition=partition, offset=offset, log_start=first, log_end=end,
+    )  # fmt: skip
 
 
 def gone(topic_id: int, partition: int, offset: int, log_start: int) -> OffsetOutOfRange:

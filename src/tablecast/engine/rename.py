@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from tablecast.codec import catalog as records
 from tablecast.codec.catalog import encode_record
-from tablecast.engine.catalog import Catalog
-from tablecast.engine.ddl import Alone, check_names, check_topic, in_use
+from tablecast.engine.ddl import Alone, altered_topic, check_names, check_topic, in_use
 from tablecast.engine.decision import Decision, Record, View
 from tablecast.model.topic import Topic
 from tablecast.storage.base import Family
@@ -31,9 +28,9 @@ class RenameTopic(Alone):
         used = view.catalog.pipelines_using(topic=topic.full_name)
         if used:
             raise in_use(f"topic {topic.full_name}", used)
-        altered = msgspec.structs.replace(topic, namespace=self.namespace, name=self.name)
+        altered = altered_topic(view, topic, namespace=self.namespace, name=self.name)
         check_names(view.catalog, altered, altered.full_name)
-        return _renamed(view.catalog, topic, altered)
+        return _renamed(view, topic, altered)
 
 
 @dataclass(slots=True)
@@ -45,16 +42,17 @@ class SetAlias(Alone):
 
     def decide(self, view: View) -> Decision:
         topic = view.catalog.topic(self.topic)
-        altered = msgspec.structs.replace(topic, alias=self.alias)
+        altered = altered_topic(view, topic, alias=self.alias)
         check_names(view.catalog, altered, altered.alias_name)
-        return _renamed(view.catalog, topic, altered)
+        return _renamed(view, topic, altered)
 
 
-def _renamed(catalog: Catalog, topic: Topic, altered: Topic) -> Decision:
+def _renamed(view: View, topic: Topic, altered: Topic) -> Decision:
     check_topic(altered)
+    catalog = view.catalog
     others = [other for other in catalog.topics.values() if other is not topic]
     letters_from = [other for other in others if catalog.topic_ids.get(other.dead_letter or "") == topic.topic_id]
-    changed = [altered, *(msgspec.structs.replace(other, dead_letter=altered.full_name) for other in letters_from)]
+    changed = [altered, *(altered_topic(view, other, dead_letter=altered.full_name) for other in letters_from)]
     for each in changed:
         catalog = catalog.with_topic(each)
     return Decision(True, records=[_saved(each) for each in changed], catalog=catalog)

@@ -98,14 +98,14 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
         rows.topics, Role.SERVICE,
         "topic_id BIGINT, *namespace TEXT, *name TEXT, alias TEXT, partitions BIGINT, sources BIGINT, messages BIGINT, "
         "bytes BIGINT, retention_seconds BIGINT, retention_max_bytes BIGINT, dedup_window_seconds BIGINT, "
-        "max_deliveries BIGINT, dead_letter TEXT, created_at TIMESTAMP",
+        "max_deliveries BIGINT, dead_letter TEXT, routes JSON, created_at TIMESTAMP, updated_at TIMESTAMP",
     ),
     (
         rows.topic_sources, Role.SERVICE,
         "*topic TEXT, *table_name TEXT, *ops TEXT, filter TEXT, partition_by TEXT, payload TEXT",
     ),
     (
-        rows.topic_offsets, Role.SERVICE,
+        rows.topic_partitions, Role.SERVICE,
         "*topic TEXT, *partition_id BIGINT, start_offset BIGINT, end_offset BIGINT, messages BIGINT",
     ),
     (
@@ -166,6 +166,10 @@ _DECLARED: list[tuple[Callable[..., rows.Rows], Role, str]] = [
     (
         rows.topic_redriven, Role.SERVICE,
         "*topic TEXT, *partition_id BIGINT, *start_offset BIGINT, end_offset BIGINT",
+    ),
+    (
+        rows.topic_offsets, Role.SERVICE,
+        "*topic_id BIGINT, *group_id TEXT, *partition_id BIGINT, last_acked_offset BIGINT, updated_at TIMESTAMP",
     ),
 ]  # fmt: skip
 

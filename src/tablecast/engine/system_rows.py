@@ -15,14 +15,16 @@ from tablecast.codec.group import Acked, Claim
 from tablecast.core import group as groups
 from tablecast.engine.audit import audit_entries
 from tablecast.engine.engine import Engine
-from tablecast.engine.groups import REDRIVE_GROUP, group_states
+from tablecast.engine.groups import REDRIVE_GROUP
 from tablecast.engine.jobs import job_records
 from tablecast.engine.pipelines import NOT_ATTACHED
+from tablecast.engine.positions import GroupPlace, group_places, whole_groups
 from tablecast.engine.process import installed_version
 from tablecast.engine.quarantine import quarantined_by_id
 from tablecast.engine.reading import WHOLE, KeyRange
 from tablecast.model.pipeline import Pipeline
 from tablecast.model.schema import Default
+from tablecast.model.topic import Topic
 
 Rows = Iterator[tuple[Any, ...]]
 
@@ -71,30 +73,45 @@ def topics(engine: Engine) -> Rows:
             topic.topic_id, topic.namespace, topic.name, topic.alias, topic.partitions, len(topic.routes),
             sum(end - start for start, end in ranges), sum(end - start for start, end in sizes),
             topic.retention_seconds, topic.retention_max_bytes, topic.dedup_window_seconds, topic.max_deliveries,
-            topic.dead_letter, topic.created_ms,
+            topic.dead_letter, _routes(engine, topic), topic.created_ms, topic.updated_ms or None,
         )  # fmt: skip
 
 
+def _routes(engine: Engine, topic: Topic) -> str:
+    """In JSON: what topic_sources has as rows."""
+    names = ("table", "ops", "filter", "partition_by", "payload")
+    routes = [dict(zip(names, (table, ops, *rest), strict=True)) for table, ops, *rest in _sources(engine, topic)]
+    return msgspec.json.encode(routes).decode()
+
+
+def _sources(engine: Engine, topic: Topic) -> Iterator[tuple[str, list[str], str | None, str | None, str]]:
+    for route in topic.routes:
+        table = engine.catalog.tables[route.table_id].schema.full_name
+        yield table, [op.label for op in route.ops], route.filter, route.partition_by, route.payload.value
+
+
 def topic_sources(engine: Engine) -> Rows:
-    catalog = engine.catalog
-    for topic in catalog.topics.values():
-        for route in topic.routes:
-            yield (
-                topic.full_name, catalog.tables[route.table_id].schema.full_name,
-                ", ".join(op.label for op in route.ops), route.filter, route.partition_by, route.payload.value,
-            )  # fmt: skip
+    for topic in engine.catalog.topics.values():
+        for table, ops, *rest in _sources(engine, topic):
+            yield topic.full_name, table, ", ".join(ops), *rest
 
 
-def topic_offsets(engine: Engine) -> Rows:
+def topic_partitions(engine: Engine) -> Rows:
     for topic in engine.catalog.topics.values():
         for partition in range(topic.partitions):
             start, end = engine.log_range(topic.topic_id, partition)
             yield topic.full_name, partition, start, end, end - start
 
 
+def topic_offsets(engine: Engine) -> Rows:
+    """How far each group is in each partition."""
+    for topic, (group, partition, state, updated_ms) in _groups(engine):
+        yield topic.topic_id, group, partition, state.acknowledged_offset, updated_ms
+
+
 def topic_groups(engine: Engine) -> Rows:
     now_ms = engine.now_ms()
-    for topic, group, partition, state in _group_states(engine):
+    for topic, (group, partition, state, _) in _groups(engine):
         _, end = engine.log_range(topic.topic_id, partition)
         lag = groups.lag(state, max(end, state.next_offset))
         oldest = engine.message_time_ms(topic.topic_id, partition, state.committed) if lag else None
@@ -104,7 +121,7 @@ def topic_groups(engine: Engine) -> Rows:
 
 def topic_claims(engine: Engine) -> Rows:
     """What groups were given and are not done with: in a consumer's hands, or come back and waiting."""
-    for topic, group, partition, state in _group_states(engine):
+    for topic, (group, partition, state, _) in _groups(engine):
         for part in state.fragments:
             status = part.status
             if isinstance(status, Acked):
@@ -120,7 +137,7 @@ def topic_claims(engine: Engine) -> Rows:
 def topic_redriven(engine: Engine) -> Rows:
     """Dead letters that were sent back: runs of offsets of the topics that hold them."""
     for topic in engine.catalog.topics.values():
-        for group, partition, state in group_states(engine.snapshot, topic.topic_id):
+        for group, partition, state, _ in group_places(engine.snapshot, topic.topic_id):
             if group != REDRIVE_GROUP:
                 continue
             if state.committed > 0:
@@ -130,13 +147,11 @@ def topic_redriven(engine: Engine) -> Rows:
                     yield topic.full_name, partition, part.start, part.end
 
 
-def _group_states(engine: Engine) -> Iterator[tuple[Any, str, int, groups.GroupState]]:
-    """Of users' groups: a name with a dollar sign is one of ours."""
+def _groups(engine: Engine) -> Iterator[tuple[Topic, GroupPlace]]:
     snapshot = engine.snapshot
     for topic in engine.catalog.topics.values():
-        for group, partition, state in group_states(snapshot, topic.topic_id):
-            if not group.startswith("$"):
-                yield topic, group, partition, state
+        for place in whole_groups(snapshot, topic, lambda *at: engine.log_range(*at)[0]):
+            yield topic, place
 
 
 # --- work -------------------------------------------------------------------------------------------------------

@@ -44,12 +44,12 @@ from tablecast.core.routing import content_hash
 from tablecast.engine.audit import AUDIT_KEPT_MS
 from tablecast.engine.catalog import Catalog, Table
 from tablecast.engine.engine import Engine
-from tablecast.engine.groups import group_states
 from tablecast.engine.idempotency import decode_remembered
 from tablecast.engine.intents import stored_intent
 from tablecast.engine.load_batches import BatchName, forgotten_ms
 from tablecast.engine.logs import OUTBOX
 from tablecast.engine.passwords import is_hash
+from tablecast.engine.positions import group_places
 from tablecast.engine.recovery import load_catalog, load_logs
 from tablecast.engine.rows import is_live
 from tablecast.engine.verify_changes import check_changes
@@ -245,7 +245,7 @@ class _Verifier:
                 said.take(messages)
                 self.report.messages += len(messages)
                 self._progress("messages", self.report.messages)
-        for group, partition, state in group_states(self._reader, topic.topic_id):
+        for group, partition, state, _ in group_places(self._reader, topic.topic_id):
             self.report.groups += 1
             end = self._logs.at(topic.topic_id, partition).next_offset
             if partition >= topic.partitions or state.next_offset > end:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -53,7 +54,8 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """`next_offset` is where a stateless reader of one partition goes on; None when several were read.
+    """`next_offset` is where a stateless reader of one partition goes on; None when several were read. `next_offsets` says
+    it of each partition: of all that a stateless reader asked for, and of those that gave a group something.
     `skipped` are ranges (partition, from, to) that retention took before the group read them. `consumer` is whose claim
     it is: the name that was asked for, or one that was made for it; None without a group. `given` are ranges (partition,
     from, to) of what the group was given: what is acknowledged when this is handed to the next consume. `waited_seconds`
@@ -65,6 +67,7 @@ class Consumed:
     skipped: tuple[tuple[int, int, int], ...] = ()
     consumer: str | None = None
     given: tuple[tuple[int, int, int], ...] = ()
+    next_offsets: Mapping[int, int] = field(default_factory=dict)
     waited_seconds: float = 0.0
 
 
@@ -89,4 +92,5 @@ class ConsumedLog:
     has_more: bool
     skipped: tuple[tuple[int, int, int], ...]
     consumer: str
+    next_offsets: Mapping[int, int]
     waited_seconds: float = 0.0

@@ -43,6 +43,7 @@ class Topic(msgspec.Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     created_ms: int = 0
+    updated_ms: int = 0  # when its definition last changed; 0 if an older version wrote it
 
     @property
     def full_name(self) -> str:

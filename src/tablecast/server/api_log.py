@@ -21,12 +21,11 @@ from tablecast.codec.log_stream import LOG_STREAM, encode_end, encode_error, enc
 from tablecast.core.rights import require
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.engine import Engine
-from tablecast.engine.groups import check_partition
-from tablecast.engine.log import gone, stored_batches
+from tablecast.engine.log import not_there, stored_batches
+from tablecast.engine.positions import check_partition
 from tablecast.errors import (
     DatabaseClosed,
     InvalidRequest,
-    OffsetOutOfRange,
     TablecastError,
     TopicRecreated,
     UnknownTopic,
@@ -158,10 +157,7 @@ def _reading(engine: Engine, topic: Topic, partition: int, query: dict[str, str]
     if start > end:
         raise InvalidRequest(f"start {start} is after end {end}", start=start, end=end)
     if end > log_end:
-        raise OffsetOutOfRange(
-            f"offset {end} of partition {partition} of {topic.full_name} does not exist yet: the log ends at {log_end}",
-            offset=end, log_end=log_end,
-        )  # fmt: skip
+        raise not_there(topic, partition, end - 1, log_start, log_end)
     return _LogReading(engine, topic, partition, start, end, at=start)
 
 
@@ -199,9 +195,9 @@ class _LogReading:
         self.engine.check_open()
         if topic_id not in self.engine.catalog.topics:
             raise UnknownTopic(f"topic {self.topic.full_name} was dropped", topic=self.topic.full_name)
-        log_start, _ = self.engine.log_range(topic_id, self.partition)
+        log_start, log_end = self.engine.log_range(topic_id, self.partition)
         if self.at < log_start and not self.is_done:
-            raise gone(topic_id, self.partition, self.at, log_start)
+            raise not_there(self.topic, self.partition, self.at, log_start, log_end)
         yield from stored_batches(self.engine.store, topic_id, self.partition, self.at, self.end)
 
 

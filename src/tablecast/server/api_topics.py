@@ -117,10 +117,10 @@ class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class AckAnswer(msgspec.Struct, frozen=True):
-    """`acknowledged_offset` is -1 as long as nothing is acknowledged."""
+    """`acknowledged_offset` is null as long as nothing is acknowledged."""
 
     success: bool
-    acknowledged_offset: int
+    acknowledged_offset: int | None
 
 
 class ExtendAnswer(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ a whole-topic read and `delivery`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pyarrow as pa
 
@@ -54,6 +56,7 @@ class MessagePacked(msgspec.Struct, frozen=True):
 class ConsumeAnswer(msgspec.Struct, frozen=True):
     messages: list[MessageOut]
     next_offset: int | None
+    next_offsets: Mapping[int, int]
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str | None
@@ -63,6 +66,7 @@ class ConsumeAnswer(msgspec.Struct, frozen=True):
 class ConsumePacked(msgspec.Struct, frozen=True):
     messages: list[MessagePacked]
     next_offset: int | None
+    next_offsets: Mapping[int, int]
     has_more: bool
     skipped: list[tuple[int, int, int]]
     consumer: str | None
@@ -71,16 +75,21 @@ class ConsumePacked(msgspec.Struct, frozen=True):
 
 def consumed_out(found: Consumed) -> ConsumeAnswer:
     messages = [_out(message) for message in found.messages]
-    return ConsumeAnswer(
-        messages, found.next_offset, found.has_more, list(found.skipped), found.consumer, found.waited_seconds
-    )
+    return ConsumeAnswer(messages, *_rest(found))
 
 
 def consumed_packed(found: Consumed) -> ConsumePacked:
     messages = [_packed(message) for message in found.messages]
-    return ConsumePacked(
-        messages, found.next_offset, found.has_more, list(found.skipped), found.consumer, found.waited_seconds
-    )
+    return ConsumePacked(messages, *_rest(found))
+
+
+_Rest = tuple[int | None, Mapping[int, int], bool, list[tuple[int, int, int]], str | None, float]
+
+
+def _rest(found: Consumed) -> _Rest:
+    return (
+        found.next_offset, found.next_offsets, found.has_more, list(found.skipped), found.consumer, found.waited_seconds,
+    )  # fmt: skip
 
 
 def _out(m: Message) -> MessageOut:
@@ -99,7 +108,8 @@ def _packed(m: Message) -> MessagePacked:
 
 def consumed_arrow(found: Consumed) -> pa.RecordBatch:
     rows = [msgspec.structs.asdict(packed) for packed in map(_packed, found.messages)]
-    return pa.RecordBatch.from_pylist(rows, schema=ARROW_SCHEMA)
+    metadata = {"next_offsets": msgspec.json.encode(found.next_offsets)}  # no header: of many partitions it is long
+    return pa.RecordBatch.from_pylist(rows, schema=ARROW_SCHEMA.with_metadata(metadata))
 
 
 def consumed_headers(found: Consumed) -> dict[str, str]:

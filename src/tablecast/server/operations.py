@@ -109,8 +109,8 @@ OPERATIONS = (
         },
         answers={JSON: messages.ConsumeAnswer, MSGPACK: messages.ConsumePacked, ARROW: BINARY, LOG: BINARY},
         answer_example={
-            "messages": [_MESSAGE], "next_offset": 18, "has_more": False, "skipped": [], "consumer": "worker-1",
-            "waited_seconds": 0.0,
+            "messages": [_MESSAGE], "next_offset": 18, "next_offsets": {"0": 18}, "has_more": False, "skipped": [],
+            "consumer": "worker-1", "waited_seconds": 0.0,
         },
         answer_headers={
             "X-Next-Offset": "Arrow only: where a stateless reader of one partition goes on",

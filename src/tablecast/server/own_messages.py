@@ -46,7 +46,7 @@ async def consume_own(
         found = (await reader.consume_told(spelled(topic.full_name), asked, ending=ending)).consumed
         own = [message for message in found.messages if message.user_id == user.user_id]
         if own or not found.messages or not left or call.services.lifecycle.draining:
-            mine = Consumed(own, found.next_offset, found.has_more)
+            mine = Consumed(own, found.next_offset, found.has_more, next_offsets=found.next_offsets)
             return waited(mine, loop.time() - began) if timeout_seconds else mine
         assert found.next_offset is not None, "one partition was read"
         start = Start(StartKind.OFFSET, found.next_offset)

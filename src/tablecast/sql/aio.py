@@ -425,7 +425,7 @@ class AsyncSession:
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         command = self._session._settle_command(topic, group, partition, upto_offset, offsets, consumer)
         return await self._settle(command)
 
@@ -438,12 +438,12 @@ class AsyncSession:
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         command = self._session._settle_command(topic, group, partition, None, offsets, consumer, reason)
         return await self._settle(command)
 
-    async def _settle(self, command: Settle) -> int:
-        acknowledged: int = await self._loop.commit(command)
+    async def _settle(self, command: Settle) -> int | None:
+        acknowledged: int | None = await self._loop.commit(command)
         if command.nack:
             self._engine.feed.wake([command.topic_id])
         return acknowledged

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tablecast.codec.result import Result
 from tablecast.core.rights import require
 from tablecast.engine.audit import Audit, Audited
-from tablecast.engine.groups import Redrive, ResetGroup, Settle
+from tablecast.engine.groups import Moved, Redrive, ResetGroup, SentBack, Settle
 from tablecast.errors import InvalidRequest, TransactionState
-from tablecast.model.schema import Role
+from tablecast.model.schema import ColumnType, Role, TypeName
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
@@ -97,25 +98,40 @@ def _nack(statement: s.Nack, context: Context) -> Result:
     )
 
 
-def _moved(verb: str, acknowledged: int) -> Result:
-    return Result.of_write(0, f"{verb}: acknowledged up to {acknowledged}", None)
+def _moved(verb: str, acknowledged: int | None) -> Result:
+    upto = "nothing is acknowledged yet" if acknowledged is None else f"acknowledged up to {acknowledged}"
+    return Result.of_write(0, f"{verb}: {upto}", None)
 
 
 def _redrive(statement: s.Redrive, context: Context) -> Result:
     topic = _topic(context, statement.topic, "REDRIVE TOPIC", Role.DBA)
     command = Redrive(topic.topic_id, statement.offset, statement.partition)
-    count: int = context.run(Audited(command, entry_of(statement, context)))
+    sent: Counter[SentBack] = context.run(Audited(command, entry_of(statement, context)))
     context.engine.feed.wake(list(context.catalog.topics))
-    return Result.of_write(count, f"REDRIVE {count}", None)
+    rows = [(*place, count) for place, count in sent.items()]
+    return _counted(f"REDRIVE {sent.total()}", sent.total(), _SENT_BACK, rows)
 
 
 def _reset(statement: s.ResetGroup, context: Context) -> Result:
     topic = _topic(context, statement.topic, "RESET GROUP", Role.DBA)
     command = ResetGroup(topic.topic_id, statement.group, statement.partition, statement.to)
-    moved: dict[int, int] = context.run(Audited(command, entry_of(statement, context)))
+    moved: list[Moved] = context.run(Audited(command, entry_of(statement, context)))
     context.engine.feed.wake([topic.topic_id])
-    shown = ", ".join(f"partition {p} at {offset}" for p, offset in sorted(moved.items()))
-    return Result.of_write(len(moved), f"RESET GROUP: {shown}", None)
+    return _counted(f"RESET GROUP {len(moved)}", len(moved), _MOVED, moved)
+
+
+_SENT_BACK = {
+    "topic": TypeName.TEXT,
+    "group_id": TypeName.TEXT,
+    "partition_id": TypeName.INT,
+    "messages": TypeName.BIGINT,
+}
+_MOVED = {"partition_id": TypeName.INT, "offset": TypeName.BIGINT, "lag": TypeName.BIGINT}
+
+
+def _counted(message: str, count: int, columns: Mapping[str, TypeName], rows: Sequence[tuple[Any, ...]]) -> Result:
+    types = tuple(ColumnType(name) for name in columns.values())
+    return Result.of_rows(tuple(columns), types, rows, message=message, row_count=count)
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------

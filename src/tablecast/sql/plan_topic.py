@@ -13,7 +13,8 @@ import pyarrow as pa
 from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
-from tablecast.engine.groups import Claim, Done, Given, Settle, check_partition
+from tablecast.engine.groups import Claim, Done, Given, Settle
+from tablecast.engine.positions import check_partition
 from tablecast.errors import InvalidRequest
 from tablecast.model.message import Consumed, ConsumedLog, Message
 from tablecast.model.position import EARLIEST, LATEST, Start, StartKind
@@ -115,13 +116,14 @@ class Claimed(NamedTuple):
 def given_messages(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> Consumed:
     messages = engine.claimed_messages(topic, claimed.given)
     given = tuple((part.partition, part.start, part.end) for part in claimed.given if part.start < part.end)
-    return Consumed(messages, *_position(topic, request, claimed, len(messages)), given)
+    return Consumed(messages, *_position(topic, request, claimed, len(messages)), given, _next_offsets(claimed))
 
 
 def given_log(engine: Engine, topic: Topic, request: ConsumeRequest, claimed: Claimed) -> ConsumedLog:
     count = sum(part.end - part.start for part in claimed.given)
     slices = engine.claimed_log(topic, claimed.given)
-    return ConsumedLog(topic.topic_id, slices, count, *_position(topic, request, claimed, count))
+    position = _position(topic, request, claimed, count)
+    return ConsumedLog(topic.topic_id, slices, count, *position, _next_offsets(claimed))
 
 
 def _position(
@@ -131,6 +133,10 @@ def _position(
     next_offset = claimed.given[-1].end if count and topic.partitions == 1 else None
     skipped = tuple((part.partition, *part.skipped) for part in claimed.given if part.skipped)
     return next_offset, count >= request.limit, skipped, claimed.consumer
+
+
+def _next_offsets(claimed: Claimed) -> dict[int, int]:
+    return {part.partition: part.end for part in claimed.given}
 
 
 def given_ranges(consumed: Consumed | ConsumedLog) -> list[Given]:
@@ -153,16 +159,17 @@ def read_now(engine: Engine, topic: Topic, request: ConsumeRequest, coming: Comm
     start = request.start or LATEST
     partitions = _asked(topic, request.partition)
     messages: list[Message] = []
-    next_offset, has_more = None, False
+    next_offsets: dict[int, int] = {}
+    has_more = False
     for partition in partitions:
         offset = engine.resolve(topic, partition, start) if request.pinned_at is None else request.pinned_at[partition]
         left = request.limit - len(messages)
         found = engine.read(topic, partition, offset, left, coming) if left else []
         messages += found
-        after = found[-1].offset + 1 if found else offset
+        after = next_offsets[partition] = found[-1].offset + 1 if found else offset
         has_more = has_more or after < engine.log_range(topic.topic_id, partition, coming)[1]
-        next_offset = after if len(partitions) == 1 else None
-    return Consumed(messages, next_offset, has_more)
+    next_offset = next_offsets[partitions[0]] if len(partitions) == 1 else None
+    return Consumed(messages, next_offset, has_more, next_offsets=next_offsets)
 
 
 def _asked(topic: Topic, partition: int | None) -> Sequence[int]:
@@ -208,8 +215,8 @@ def seconds_to_deadline(engine: Engine, topic: Topic, request: ConsumeRequest) -
     return max(0.001, (deadline - engine.now_ms()) / 1000)
 
 
-def settle(engine: Engine, command: Settle) -> int:
-    acknowledged: int = engine.execute(command)
+def settle(engine: Engine, command: Settle) -> int | None:
+    acknowledged: int | None = engine.execute(command)
     if command.nack:
         engine.feed.wake([command.topic_id])
     return acknowledged

@@ -512,8 +512,9 @@ class Session:
         partition: int = 0,
         offsets: Sequence[int] = (),
         consumer: str | None = None,
-    ) -> int:
-        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset."""
+    ) -> int | None:
+        """Acknowledges up to an offset, or single offsets. Returns the acknowledged offset, None if that is
+        nothing yet."""
         return settle(self._engine, self._settle_command(topic, group, partition, upto_offset, offsets, consumer))
 
     def nack(
@@ -525,7 +526,7 @@ class Session:
         partition: int = 0,
         reason: str = "nack",
         consumer: str | None = None,
-    ) -> int:
+    ) -> int | None:
         """Gives messages back: they are delivered again, or become dead letters."""
         return settle(self._engine, self._settle_command(topic, group, partition, None, offsets, consumer, reason))
 

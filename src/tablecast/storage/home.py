@@ -1,6 +1,6 @@
 """The directory a database lives in, and the two small files that guard it.
 
-    <path>/TABLECAST     the marker, JSON: {"format": 3, "created_by": "0.1.0"}
+    <path>/TABLECAST     the marker, JSON: {"format": 4, "created_by": "0.1.0"}
     <path>/SYNCED        the watermark: 8 bytes big-endian sequence number, 4 bytes CRC-32 of them
     <path>/store/        what the store keeps
     <path>/RESERVE       zeros, for the day the disk is full: see `reserve.py`
@@ -17,6 +17,7 @@ as soon as its store is open, before anything that an older tablecast could not 
     format 1   the first
     format 2   rows that name their load, and intents (engine.intents): what an older tablecast would leave out
     format 3   the families CHANGES, VERSIONS and BUCKETS, which an older tablecast would not open
+    format 4   group states with a time, and of groups that only commit, which an older tablecast could not read
 
 **The watermark** is the sequence number of the last write that a `sync` made durable, hence acknowledged. It
 exists because a write-ahead log that was cut short looks exactly like one that ended there. It is overwritten
@@ -41,7 +42,7 @@ from tablecast.errors import CorruptData, FormatTooNew, NotADatabase
 from tablecast.storage.base import StorageFailure
 from tablecast.storage.private import make_private, narrow, private_opener
 
-FORMAT = 3
+FORMAT = 4
 MARKER = "TABLECAST"
 WATERMARK = "SYNCED"
 STORE = "store"

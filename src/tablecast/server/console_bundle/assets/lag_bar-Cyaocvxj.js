@@ -1,1 +1,0 @@
-import"./components-DD3wEA2k.js";import{P as e,V as t,j as n,w as r}from"./index-CFHBGHw7.js";import{n as i}from"./lag-BQy4n6LP.js";function a(a){let{row:o,most:s}=a;return t(`span`,{class:`with-bar`,children:[t(r,{value:o.lag,max:s,tone:i(o)?`warn`:`accent`,label:e(o.lag,`message`)}),n(o.lag)]})}export{a as t};

@@ -1,0 +1,1 @@
+import"./components--9cE9G3R.js";import{P as e,V as t,j as n,w as r}from"./index-CygmkeNU.js";import{n as i}from"./lag-BQy4n6LP.js";function a(a){let{row:o,most:s}=a;return t(`span`,{class:`with-bar`,children:[t(r,{value:o.lag,max:s,tone:i(o)?`warn`:`accent`,label:e(o.lag,`message`)}),n(o.lag)]})}export{a as t};
