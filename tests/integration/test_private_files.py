@@ -32,7 +32,10 @@ def look(when):
             print(when, folder, oct(os.stat(folder).st_mode & 0o7777), "0o700")
         for name in names:
             path = os.path.join(folder, name)
-            print(when, path, oct(os.stat(path).st_mode & 0o7777), "0o600")
+            try:
+                print(when, path, oct(os.stat(path).st_mode & 0o7777), "0o600")
+            except FileNotFoundError:
+                pass  # a compaction has just replaced it
 
 db = tablecast.open(home / "db")
 look("created")
