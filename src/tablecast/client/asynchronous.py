@@ -1,14 +1,15 @@
 """A server, with the methods of an embedded database: `await tablecast.connect_async(url)`.
 
 A statement is one request. Single writes of concurrent tasks share requests (`coalesce`), and every write has an
-idempotency key, the caller's or one made here, so that a lost answer can be asked for again. Transactions that span
-several calls are not for HTTP: a text of several statements from BEGIN to COMMIT is one.
+idempotency key, the caller's or one made here, so that a lost answer can be asked for again. A text of several
+statements from BEGIN to COMMIT is a transaction in one request; `transaction()` is one that spans several.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from tablecast.client.live_table import AsyncLiveTable
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.statements import Kind, kind_of
+from tablecast.client.transaction import AsyncTransaction
 from tablecast.client.transport import CONNECTIONS
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.consumed import decode_consumed
@@ -100,6 +102,24 @@ class AsyncClient:
         if kind_of(sql) is not Kind.READ:
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return (await self.execute_all(sql, params))[-1]
+
+    # --- transactions ---
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """A transaction of its own: committed at the end of the block, rolled back by an exception."""
+        own = await self._begin()
+        try:
+            yield own
+        except BaseException:
+            await own.abandon()
+            raise
+        if own.in_transaction:
+            await own.commit()
+
+    async def _begin(self) -> AsyncTransaction:
+        self._check_open()
+        return await AsyncTransaction.begin(self._connection, self.namespace)
 
     # --- rows ---
 

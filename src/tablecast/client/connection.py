@@ -46,6 +46,7 @@ class Request(msgspec.Struct, frozen=True):
     content_type: str = MSGPACK
     accept: str = MSGPACK
     idempotency_key: str | None = None
+    transaction_id: str | None = None
     safe: bool = False
     waits_seconds: float = 0.0
 
@@ -57,6 +58,8 @@ class Request(msgspec.Struct, frozen=True):
             found["Authorization"] = authorization
         if self.idempotency_key is not None:
             found["Idempotency-Key"] = _header_text(self.idempotency_key)
+        if self.transaction_id is not None:
+            found["Transaction-Id"] = self.transaction_id
         return found
 
 

@@ -23,6 +23,7 @@ from tablecast.client.live_sync import LiveChanges, LiveTable
 from tablecast.client.loop_thread import LoopThread
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
+from tablecast.client.transaction import Transaction
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, RunsOnSpark, TablecastError
@@ -68,6 +69,18 @@ class Client:
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
         return self._thread.run(lambda: self._client.query(sql, params))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction of its own: committed at the end of the block, rolled back by an exception."""
+        own = Transaction(self._thread, self._thread.run(self._client._begin))
+        try:
+            yield own
+        except BaseException:
+            own.abandon()
+            raise
+        if own.in_transaction:
+            own.commit()
 
     def insert(
         self,

@@ -55,8 +55,9 @@ def start_fields(start: Start | None) -> dict[str, Any] | None:
     return {"type": start.kind.value} | ({} if value is None else {value: start.value})
 
 
-def rows_path(table: str, mode: str) -> str:
-    return f"/v1/api/tables/{quote(table, safe='')}/rows?{urlencode({'mode': mode})}"
+def rows_path(table: str, mode: str, columns: Sequence[str] | None = None) -> str:
+    query = {"mode": mode} | ({} if columns is None else {"columns": ",".join(columns)})
+    return f"/v1/api/tables/{quote(table, safe='')}/rows?{urlencode(query)}"
 
 
 def arrow_path(topic: str, start: Start | None, partition: int | None, namespace: str) -> str:
@@ -87,11 +88,16 @@ def arrow_stream(table: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def packed_rows(rows: Any) -> dict[str, Any]:
-    """Fields of a write. Rows that can be sent are mappings or sequences, not one of either."""
+    """Fields of a write."""
+    packed, decimals = pack_rows(listed_rows(rows))
+    return {"rows": msgspec.Raw(packed), "decimals": decimals or None}
+
+
+def listed_rows(rows: Any) -> list[Any]:
+    """Rows that can be sent are mappings or sequences, not one of either."""
     if isinstance(rows, str | bytes | Mapping):
         raise InvalidRequest(f"rows are a sequence of mappings or of sequences, not a {type(rows).__name__}")
-    packed, decimals = pack_rows(list(rows))
-    return {"rows": msgspec.Raw(packed), "decimals": decimals or None}
+    return list(rows)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------
@@ -199,6 +205,14 @@ def number(body: bytes, field: str) -> int:
     found = _decoded(body, dict[str, Any]).get(field)
     if not isinstance(found, int):
         raise CorruptData(f"the server's answer has no number {field!r}")
+    return found
+
+
+def text(body: bytes, field: str) -> str:
+    """Likewise one text."""
+    found = _decoded(body, dict[str, Any]).get(field)
+    if not isinstance(found, str):
+        raise CorruptData(f"the server's answer has no text {field!r}")
     return found
 
 

@@ -27,7 +27,7 @@ def encode_results(results: Sequence[Result]) -> bytes:
     )
 
 
-def decode_results(data: bytes, seq: int) -> list[Result]:
+def decode_results(data: bytes, seq: int | None) -> list[Result]:
     """The results as they were, of the commit `seq`."""
     try:
         answers = msgspec.msgpack.decode(data, type=list[_Answer])
@@ -36,7 +36,7 @@ def decode_results(data: bytes, seq: int) -> list[Result]:
     return [_result(answer, seq) for answer in answers]
 
 
-def _result(answer: _Answer, seq: int) -> Result:
+def _result(answer: _Answer, seq: int | None) -> Result:
     if answer.rows is None:
         return Result.of_write(answer.row_count, answer.message, seq)
     result = Result.of_arrow(pa.ipc.open_stream(answer.rows).read_all()).with_seq(seq)

@@ -26,7 +26,7 @@ from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
 from tablecast.engine.once_each import FINGERPRINT_BYTES, OnceEach
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, TransactionState
+from tablecast.errors import InvalidRequest, Overloaded, PermissionDenied, TablecastError, TransactionState
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
@@ -321,8 +321,25 @@ class Session:
         command = self._end("COMMIT").commit_command()
         if command is None:
             return Result.of_write(0, "COMMIT", None)
-        written: Written = self._engine.execute(command)
-        return Result.of_write(written.count, "COMMIT", written.seq)
+        return _commit_result(self._engine.execute(command))
+
+    def _commit_once(self, name: str) -> Result:
+        """As `commit`, remembered for a day under the transaction's name."""
+        transaction = self._end("COMMIT")
+        command = transaction.commit_command() or CommitTransaction([], {})
+        try:
+            return _commit_result(self._engine.execute(Once(self.actor.user_id, name, self._named(name), command)))
+        except Overloaded:
+            self._transaction = transaction  # nothing has happened: it can be tried again
+            raise
+
+    def _committed_once(self, name: str) -> Result | None:
+        """What `_commit_once` answered, if it committed."""
+        known = self._known(name, self._named(name))
+        return None if known is None else _commit_result(known.written)
+
+    def _named(self, name: str) -> bytes:
+        return self._fingerprint("COMMIT", [name])
 
     def rollback(self) -> None:
         self._end("ROLLBACK")
@@ -342,6 +359,13 @@ class Session:
         if own._transaction is not None:
             own.commit()
 
+    def _use_namespace(self, namespace: str) -> None:
+        """Where names without a namespace are looked up from now on."""
+        if namespace != self.namespace:
+            self.namespace = namespace
+            self._plans.clear()
+            self._autocommit = Context(self._engine, self._queries, self.actor, namespace)
+
     def twin(self) -> Session:
         """Another session of the same actor: with a transaction of its own."""
         return Session(self._engine, self._queries, self.actor, self.namespace, self._live)
@@ -357,10 +381,10 @@ class Session:
             return [self._insert_once(sql, parsed[0], params, key, fingerprint)]
         own = self.twin()
         own.begin()
+        begun = len(statements) < len(parsed)
         known = self._known(key, fingerprint)  # else its statements would meet what they did themselves
         if known is not None:
-            return decode_results(known.written.answer, known.written.seq)
-        begun = len(statements) < len(parsed)
+            return _committed(known.written, begun)
         results = own._run_each([(statement, None) for statement in statements], params, 2 if begun else 1)
         # Also what changed nothing is remembered: its repeat must not change what came later.
         command = own._end("COMMIT").commit_command() or CommitTransaction([], {})
@@ -371,7 +395,7 @@ class Session:
         written: Written = self._engine.execute(
             Once(self.actor.user_id, key, fingerprint, command, answer=encode_results(results))
         )
-        return decode_results(written.answer, written.seq)
+        return _committed(written, begun)
 
     def _insert_once(
         self, sql: str, statement: s.Insert, params: Sequence[Any], key: str, fingerprint: bytes
@@ -557,6 +581,17 @@ class Session:
         self._engine.check_open()
         self._may_consume(topic)
         return self._engine.release(self.topic(topic), group, consumer)
+
+
+def _commit_result(written: Written) -> Result:
+    """A transaction that wrote nothing has no commit number."""
+    return Result.of_write(written.count, "COMMIT", written.seq if written.count else None)
+
+
+def _committed(written: Written, begun: bool) -> list[Result]:
+    """The remembered results of a transaction; if it was `begun` in SQL, COMMIT alone tells the commit's number."""
+    results = decode_results(written.answer, written.seq)
+    return [*(result.with_seq(None) for result in results[:-1]), results[-1]] if begun else results
 
 
 _parameters = msgspec.msgpack.Encoder(enc_hook=repr)
