@@ -121,7 +121,7 @@ def plan_insert(statement: Insert, context: Context) -> InsertPlan:
                 raise SqlSyntaxError(
                     f"INSERT into {table.schema.full_name} names {len(columns)} columns but a row has {len(row)} values"
                 )
-        direct = len(statement.rows) == 1 and _are_parameters_in_order(statement.rows[0])
+        direct = len(statement.rows) == 1 and _are_the_parameters(statement.rows[0], statement.parameters)
         cells = _value_cells(statement.rows, statement.parameters)
     projection = None if statement.returning is None else plan_projection(table.schema, statement.returning)
     conflict = None
@@ -131,8 +131,10 @@ def plan_insert(statement: Insert, context: Context) -> InsertPlan:
     return InsertPlan(table, build, len(columns), direct, cells, conflict, projection, reads)
 
 
-def _are_parameters_in_order(row: Sequence[exp.Expr]) -> bool:
-    return all(isinstance(cell, exp.Placeholder) and cell.name == str(i + 1) for i, cell in enumerate(row))
+def _are_the_parameters(row: Sequence[exp.Expr], parameters: int) -> bool:
+    """All of them, in order: ON CONFLICT has none of its own."""
+    in_order = all(isinstance(cell, exp.Placeholder) and cell.name == str(i + 1) for i, cell in enumerate(row))
+    return in_order and len(row) == parameters
 
 
 def _query_cells(statement: Insert, context: Context) -> Cells:

@@ -22,6 +22,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import InvalidRequest, InvalidSchema, InvalidTopic, SqlSyntaxError
+from tablecast.sql.dollars import hide_parameters, show_parameters
 from tablecast.sql.statements import TableName
 
 MAX_NAME_BYTES = 63
@@ -73,7 +74,7 @@ class _Tokenizer(ExpressionSql.Tokenizer):
 def tokenize(source: Source) -> list[Token]:
     try:
         # The space: sqlglot misreads a text that uses $1 and ends in an empty string.
-        tokens = _Tokenizer(dialect=DuckDB()).tokenize(source.text + " ")
+        tokens = _Tokenizer(dialect=DuckDB()).tokenize(hide_parameters(source.text) + " ")
     except TokenError as error:
         wrong = _NOT_HEX.match(str(error.__cause__))
         if wrong is not None:
@@ -83,6 +84,7 @@ def tokenize(source: Source) -> list[Token]:
             raise source.error("a comment is not closed: */ is missing", len(source.text)) from None
         what = "quoted name" if missing[1] == '"' else "string"
         raise source.error(f"a {what} is not closed: {missing[1]} is missing", int(missing[2])) from None
+    tokens = show_parameters(source.text, tokens)
     for token in tokens:
         if token.token_type is TokenType.HEX_STRING and not _HEX.fullmatch(token.text):
             raise source.error(_HEX_DIGITS, token.start)
