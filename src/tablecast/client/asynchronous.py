@@ -24,6 +24,7 @@ from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_link import LiveLinks
 from tablecast.client.live_table import AsyncLiveTable
+from tablecast.client.message_tables import MessageTables
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
 from tablecast.client.statements import Kind, kind_of
@@ -31,10 +32,12 @@ from tablecast.client.transaction import AsyncTransaction
 from tablecast.client.transport import CONNECTIONS
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.consumed import decode_consumed
+from tablecast.codec.message_rows import with_rows
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
+from tablecast.model.schema import ColumnType
 
 TIMEOUT_SECONDS = 60.0  # for an answer; a statement may run 30 s by default
 WAITING_CONSUMES = CONNECTIONS - 64  # the other connections are for acks and writes
@@ -49,6 +52,7 @@ class AsyncClient:
         self._coalescer = Coalescer(self._send_writes, connection.attempts)
         self._waiting = asyncio.Semaphore(WAITING_CONSUMES)
         self._live = LiveLinks(connection)
+        self._tables = MessageTables(self._columns_of)
         self._closed = False
 
     async def _call(self, path: str, fields: Mapping[str, Any], *, safe: bool) -> bytes:
@@ -199,11 +203,19 @@ class AsyncClient:
         await self._waiting.acquire()
         try:
             if group is None:
-                return wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
-            stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
-            return decode_consumed(stored)
+                found = wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
+            else:
+                stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
+                found = decode_consumed(stored)
         finally:
             self._waiting.release()
+        await self._tables.learn(found.messages)
+        return with_rows(found, self._tables.types_of)
+
+    async def _columns_of(self, table: str) -> dict[str, ColumnType]:
+        namespace, _, name = table.partition(".")
+        found = await self.query(f'DESCRIBE "{namespace}"."{name}"')
+        return {column["name"]: ColumnType.of(column["type"]) for column in found.dicts()}
 
     async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""

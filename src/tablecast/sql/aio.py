@@ -23,6 +23,7 @@ import pyarrow as pa
 from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
+from tablecast.codec.message_rows import with_rows
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.decision import Command, StalePlan
@@ -253,7 +254,7 @@ class AsyncSession:
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
-        return (await self.consume_told(topic, request)).consumed
+        return with_rows((await self.consume_told(topic, request)).consumed, self._session._types_of)
 
     async def consume_told(self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None) -> Told:
         """As `consume`, for whoever passes the messages on; with a `prompt` they may have been, when it returns."""

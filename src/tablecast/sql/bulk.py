@@ -16,9 +16,11 @@ from tablecast.engine.arrow_rows import arrow_rows, replace_named
 from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import DeleteRows
-from tablecast.errors import InvalidRequest
+from tablecast.errors import InvalidRequest, TypeMismatch
+from tablecast.model.schema import TableSchema, TypeName
 from tablecast.sql.context import Context, Write, refuse_system
 from tablecast.sql.plan_insert import insert_rows, write_result
+from tablecast.sql.readings import read_text
 from tablecast.sql.statements import TableName
 
 MODES = ("insert", "upsert", "delete")
@@ -35,10 +37,34 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
         columns, rows = tuple(rows.column_names), arrow_rows(table, rows)
     if mode == "delete":
         return _delete(context, table, rows.plain() if isinstance(rows, PackedRows) else rows, columns)
-    made, named = _build(table, rows, columns, context.values())
+    made, named = _built(table, rows, columns, context.values())
     resolve = replace_named(table, made, named) if mode == "upsert" else None
     command = insert_rows(context, table, made, resolve, False)
     return Write(command, lambda written: write_result(mode.upper(), written, None))
+
+
+def _built(
+    table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
+) -> tuple[Sequence[Row], list[tuple[str, ...]]]:
+    """As `_build`; BYTES may be given as base64 text, which is rare."""
+    try:
+        return _build(table, rows, columns, values)
+    except TypeMismatch:
+        if not any(column.type.name is TypeName.BYTES for column in table.schema.columns):
+            raise
+    plain = rows.plain() if isinstance(rows, PackedRows) else rows
+    return _build(table, [_with_bytes(table.schema, row, columns) for row in plain], columns, values)
+
+
+def _with_bytes(schema: TableSchema, row: Any, columns: Sequence[str] | None) -> Any:
+    """A row with its texts for BYTES read; whatever else is wrong with it is found when it is built."""
+    names = schema.column_names if columns is None else columns
+    found = {column.name: column for column in schema.columns if column.type.name is TypeName.BYTES}
+    if isinstance(row, Mapping):
+        return {name: read_text(value, found.get(name)) for name, value in row.items()}
+    if not isinstance(row, Sequence) or len(row) != len(names):
+        return row
+    return [read_text(value, found.get(name)) for name, value in zip(names, row, strict=True)]
 
 
 def _build(
@@ -139,6 +165,7 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
         missing = [name for name in schema.primary_key if name not in row]
         if missing:
             raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")
+        row = _with_bytes(schema, row, None)
         keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
     command = DeleteRows(schema.table_id, schema.version, owner, keys)
     return Write(command, lambda written: write_result("DELETE", written, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.client.live_sync import LiveChanges, LiveTable
+from tablecast.client.message_tables import gone
+from tablecast.codec.message_rows import with_rows
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
@@ -26,10 +29,10 @@ from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
 from tablecast.engine.once_each import FINGERPRINT_BYTES, OnceEach
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import InvalidRequest, Overloaded, PermissionDenied, TablecastError, TransactionState
+from tablecast.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, TablecastError, TransactionState
 from tablecast.model.message import Consumed
 from tablecast.model.position import Start
-from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.model.schema import SYSTEM_ACTOR, Actor, ColumnType, Role, TableSchema
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
@@ -506,7 +509,14 @@ class Session:
             group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
-        return consume(self._engine, self.topic(topic), request)
+        return with_rows(consume(self._engine, self.topic(topic), request), self._types_of)
+
+    def _types_of(self, table: str) -> Mapping[str, ColumnType]:
+        """For `Message.row`."""
+        try:
+            return column_types(self._engine.catalog.table(table).schema)
+        except NotFound:
+            raise gone(table) from None
 
     def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
@@ -592,6 +602,11 @@ def _committed(written: Written, begun: bool) -> list[Result]:
     """The remembered results of a transaction; if it was `begun` in SQL, COMMIT alone tells the commit's number."""
     results = decode_results(written.answer, written.seq)
     return [*(result.with_seq(None) for result in results[:-1]), results[-1]] if begun else results
+
+
+@lru_cache(maxsize=512)
+def column_types(schema: TableSchema) -> Mapping[str, ColumnType]:
+    return {column.name: column.type for column in schema.columns}
 
 
 _parameters = msgspec.msgpack.Encoder(enc_hook=repr)
