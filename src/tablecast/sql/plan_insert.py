@@ -105,9 +105,9 @@ def write_result(verb: str, written: Written, projection: Projection | None, *, 
     if projection is None:
         return Result.of_write(written.count, message, written.seq if seq else None)
     rows = [projection.values(row) for row in written.rows]
-    return Result.of_rows(
-        projection.names, projection.types, rows, message=message, seq=written.seq, row_count=written.count
-    )
+    result = Result.of_rows(projection.names, projection.types, rows, message=message, row_count=written.count)
+    result.seq_columns = projection.seq_at
+    return result.with_seq(written.seq)
 
 
 def plan_insert(statement: Insert, context: Context) -> InsertPlan:

@@ -600,8 +600,8 @@ def _commit_result(written: Written) -> Result:
 
 def _committed(written: Written, begun: bool) -> list[Result]:
     """The remembered results of a transaction; if it was `begun` in SQL, COMMIT alone tells the commit's number."""
-    results = decode_results(written.answer, written.seq)
-    return [*(result.with_seq(None) for result in results[:-1]), results[-1]] if begun else results
+    results = decode_results(written.answer, None if begun else written.seq)
+    return [*results[:-1], results[-1].with_seq(written.seq)] if begun else results
 
 
 @lru_cache(maxsize=512)
