@@ -41,7 +41,7 @@ def test_a_row_has_the_values_that_a_query_shows(kind: str) -> None:
     with face(kind) as database:
         database.execute(SETUP)
         database.insert("t", [ROW])
-        assert [ROW] == database.query("SELECT * FROM t").dicts()
+        assert database.query("SELECT * FROM t").dicts() == [ROW]
         for group in (None, "g"):
             assert rows(database, "whole", group) == [ROW]
             assert rows(database, "keys", group) == [{"id": 2**60}]

@@ -21,6 +21,7 @@ from tablecast.client.retry import Retry
 from tablecast.client.retry import chance as pauses
 from tablecast.client.tokens import Tokens
 from tablecast.client.transport import Answer, Incoming, NoAnswer, Transport
+from tablecast.codec.given import given_text
 from tablecast.errors import (
     InvalidRequest,
     Overloaded,
@@ -205,6 +206,6 @@ def _unquoted(part: str | None) -> str | None:
 
 
 def _header_text(key: str) -> str:
-    if not (key.isascii() and key.isprintable()):
+    if not (given_text(key, "an idempotency key").isascii() and key.isprintable()):
         raise InvalidRequest(f"idempotency key {key!r}: over HTTP it is printable ASCII", key=key)
     return key

@@ -28,7 +28,7 @@ from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, RunsOnSpark, TablecastError
 from tablecast.model.message import Consumed
-from tablecast.model.position import Start
+from tablecast.model.position import StartLike
 
 _open: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -106,7 +106,7 @@ class Client:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = 100,
         timeout_seconds: float = 0.0,
@@ -135,12 +135,12 @@ class Client:
             )
         )
 
-    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         return self._thread.run(lambda: self._client.read_arrow(topic, start=start, partition=partition))
 
     def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches, one after the other, for topics larger than memory."""
         arriving = self._client.stream_arrow(topic, start=start, partition=partition)

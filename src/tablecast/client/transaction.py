@@ -17,8 +17,9 @@ import pyarrow as pa
 from tablecast.client import wire
 from tablecast.client.connection import ARROW_STREAM, MSGPACK, Connection, Request
 from tablecast.client.loop_thread import LoopThread
-from tablecast.client.statements import Kind, kind_of
+from tablecast.client.statements import Kind, check_word, kind_of
 from tablecast.client.values import pack
+from tablecast.codec.given import given_rows, given_text, given_value
 from tablecast.codec.result import Result
 from tablecast.errors import InvalidRequest, Overloaded, TablecastError, Timeout, TransactionState
 
@@ -51,15 +52,16 @@ class AsyncTransaction:
         return (await self.execute_all(sql, params))[-1]
 
     async def execute_all(self, sql: str, params: Sequence[Any] = ()) -> list[Result]:
-        if (end := _END.fullmatch(sql)) is not None:
+        if (end := _END.fullmatch(given_text(sql, "SQL"))) is not None:
             return [await self._end(end[1].upper())]
-        body = wire.request({"sql": sql, "params": list(params)}, self.namespace)
+        body = wire.request({"sql": sql, "params": params}, self.namespace)
         safe = kind_of(sql) is Kind.READ
         return wire.results(await self._run(Request("/v1/api/sql", body, transaction_id=self._id, safe=safe)))
 
     async def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE, which sees what the transaction wrote."""
-        if kind_of(sql) is not Kind.READ:
+        if kind_of(given_text(sql, "SQL")) is not Kind.READ:
+            check_word(sql)
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return await self.execute(sql, params)
 
@@ -68,10 +70,11 @@ class AsyncTransaction:
     ) -> Result:
         """Writes many rows as one statement: see the client's `insert`."""
         path = wire.rows_path(wire.full_name(table, self.namespace), mode, columns)
+        rows = given_rows(rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
             body, content_type = wire.arrow_stream(rows), ARROW_STREAM
         else:
-            body, content_type = pack(wire.listed_rows(rows)), MSGPACK
+            body, content_type = pack(given_value(rows)), MSGPACK
         request = Request(path, body, content_type=content_type, transaction_id=self._id)
         return wire.written(await self._run(request))
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from tablecast.client.failures import Failure, rebuilt
 from tablecast.client.values import pack_rows, portable_values
+from tablecast.codec.given import given_params, given_text
 from tablecast.codec.result import Result
-from tablecast.errors import CorruptData, InvalidRequest, TablecastError, TypeMismatch
+from tablecast.errors import CorruptData, TablecastError, TypeMismatch
 from tablecast.model.change import Op
 from tablecast.model.message import Consumed, Message
 from tablecast.model.position import Start, StartKind
@@ -33,7 +34,7 @@ def request(fields: Mapping[str, Any], namespace: str = DEFAULT_NAMESPACE) -> by
         given["namespace"] = namespace
     try:
         if "params" in given:
-            given["params"] = portable_values(given["params"])
+            given["params"] = portable_values(given_params(given["params"]))
         return msgspec.msgpack.encode(given)
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise TypeMismatch(f"a value cannot be sent to the server: {e}") from e
@@ -45,6 +46,7 @@ def writes(packed: Sequence[bytes]) -> bytes:
 
 
 def full_name(table: str, namespace: str) -> str:
+    given_text(table, "the name of a table")
     return table if "." in table else f"{namespace}.{table}"
 
 
@@ -89,15 +91,8 @@ def arrow_stream(table: pa.Table | pa.RecordBatch) -> bytes:
 
 def packed_rows(rows: Any) -> dict[str, Any]:
     """Fields of a write."""
-    packed, decimals = pack_rows(listed_rows(rows))
+    packed, decimals = pack_rows(rows)
     return {"rows": msgspec.Raw(packed), "decimals": decimals or None}
-
-
-def listed_rows(rows: Any) -> list[Any]:
-    """Rows that can be sent are mappings or sequences, not one of either."""
-    if isinstance(rows, str | bytes | Mapping):
-        raise InvalidRequest(f"rows are a sequence of mappings or of sequences, not a {type(rows).__name__}")
-    return list(rows)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------

@@ -146,6 +146,8 @@ def idempotency_keys(user: str, given: Sequence[str]) -> list[bytes]:
 
 
 def _checked(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise InvalidRequest(f"an idempotency key is a text, not {type(key).__name__}")
     try:
         encoded = key.encode()
     except UnicodeEncodeError:

@@ -205,6 +205,10 @@ class Endpoint:
             return self.refusal(call, error)
         except ClientGone:
             raise
+        except MemoryError:
+            return self.refusal(
+                call, TooLarge("the request needs more memory than there is: make it smaller, or do it in parts")
+            )
         except Exception:
             return failure(self._services.metrics)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tablecast.codec import column_rows
+from tablecast.codec.given import given_list, given_text, given_value
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.rights import require_write, row_owner
@@ -29,6 +30,8 @@ MODES = ("insert", "upsert", "delete")
 def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
     if mode not in MODES:
         raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
+    name = given_text(name, "the name of a table")
+    columns = None if columns is None else [given_text(each, "a column") for each in given_list(columns, "columns")]
     namespace, _, bare = name.rpartition(".")
     refuse_system(TableName(namespace or None, bare), mode)
     table = context.catalog.table(name if namespace else f"{context.namespace}.{bare}")
@@ -46,23 +49,28 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
 def _built(
     table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
 ) -> tuple[Sequence[Row], list[tuple[str, ...]]]:
-    """As `_build`; BYTES may be given as base64 text, which is rare."""
+    """As `_build`. BYTES may be given as base64 text, and numbers by NumPy, which is rare: it is looked for when it is missed."""
     try:
         return _build(table, rows, columns, values)
-    except TypeMismatch:
-        if not any(column.type.name is TypeName.BYTES for column in table.schema.columns):
-            raise
-    plain = rows.plain() if isinstance(rows, PackedRows) else rows
-    return _build(table, [_with_bytes(table.schema, row, columns) for row in plain], columns, values)
+    except (TypeMismatch, InvalidRequest, *_FOREIGN):
+        plain = rows.plain() if isinstance(rows, PackedRows) else rows
+    try:
+        return _build(table, [_plain(table.schema, row, columns) for row in plain], columns, values)
+    except _FOREIGN as e:
+        raise InvalidRequest(f"rows are mappings or sequences of values: {e}") from None
 
 
-def _with_bytes(schema: TableSchema, row: Any, columns: Sequence[str] | None) -> Any:
-    """A row with its texts for BYTES read; whatever else is wrong with it is found when it is built."""
+_FOREIGN = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
+
+
+def _plain(schema: TableSchema, row: Any, columns: Sequence[str] | None) -> Any:
+    """A row with Python's values, and its texts for BYTES read; what else is wrong with it is found when it is built."""
+    row = given_value(row)
     names = schema.column_names if columns is None else columns
     found = {column.name: column for column in schema.columns if column.type.name is TypeName.BYTES}
     if isinstance(row, Mapping):
         return {name: read_text(value, found.get(name)) for name, value in row.items()}
-    if not isinstance(row, Sequence) or len(row) != len(names):
+    if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != len(names):
         return row
     return [read_text(value, found.get(name)) for name, value in zip(names, row, strict=True)]
 
@@ -144,7 +152,7 @@ def _build_mappings(
 
 def _explain_width(rows: Sequence[Any], named: tuple[str, ...]) -> None:
     for row in rows:
-        if not isinstance(row, Sequence) or len(row) != len(named):
+        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != len(named):
             shown = len(row) if isinstance(row, Sequence) else type(row).__name__
             raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
 
@@ -154,7 +162,8 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
     owner = row_owner(context.actor, schema)
     prefix, codec = table.codec.prefix(owner), table.codec
     keys = []
-    for row in rows:
+    for given in rows:
+        row = given_value(given)
         if not isinstance(row, Mapping):
             named = tuple(columns or schema.primary_key)
             _explain_width([row], named)
@@ -165,7 +174,7 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
         missing = [name for name in schema.primary_key if name not in row]
         if missing:
             raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")
-        row = _with_bytes(schema, row, None)
+        row = _plain(schema, row, None)
         keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
     command = DeleteRows(schema.table_id, schema.version, owner, keys)
     return Write(command, lambda written: write_result("DELETE", written, None))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tablecast.client.live_sync import LiveChanges, LiveTable
 from tablecast.client.message_tables import gone
+from tablecast.codec.given import check_arguments, check_optional, given_offsets, given_params, given_rows, given_text
 from tablecast.codec.message_rows import with_rows
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
@@ -29,9 +30,17 @@ from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
 from tablecast.engine.once_each import FINGERPRINT_BYTES, OnceEach
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, TablecastError, TransactionState
+from tablecast.errors import (
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TablecastError,
+    TooLarge,
+    TransactionState,
+)
 from tablecast.model.message import Consumed
-from tablecast.model.position import Start
+from tablecast.model.position import StartLike, start_of
 from tablecast.model.schema import SYSTEM_ACTOR, Actor, ColumnType, Role, TableSchema
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
@@ -98,6 +107,7 @@ class Session:
 
     def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
         """Runs one or several statements and returns the last one's result."""
+        sql, params = given_text(sql, "SQL"), given_params(params)
         prepared = self._plans.get(sql)
         if (
             prepared is not None
@@ -109,6 +119,8 @@ class Session:
             # What a program sends again and again: nothing is left to do but bind and run.
             try:
                 return prepared.plan.run(self._autocommit, params)
+            except MemoryError:
+                raise TooLarge("the statement needs more memory than there is: do it in parts") from None
             except StalePlan:
                 pass
             except PermissionDenied as error:
@@ -117,7 +129,7 @@ class Session:
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
-        if not all(isinstance(statement, READS) for statement in parse(sql)):
+        if not all(isinstance(statement, READS) for statement in parse(given_text(sql, "SQL"))):
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return self.execute_all(sql, params)[-1]
 
@@ -127,6 +139,7 @@ class Session:
         A repeat of several statements, or of an UPDATE or DELETE, answers each of them with that commit.
         """
         self._engine.check_open()
+        sql, params = given_text(sql, "SQL"), given_params(params)
         if idempotency_key is not None:
             return self._execute_once(sql, params, idempotency_key)
         return self._execute_planned(sql, params)
@@ -185,6 +198,8 @@ class Session:
         for attempt in range(1, STALE_ATTEMPTS + 1):
             try:
                 return (prepared or plan(statement, context)).run(context, params)
+            except MemoryError:
+                raise TooLarge("the statement needs more memory than there is: do it in parts") from None
             except StalePlan:
                 prepared = None
                 if attempt == STALE_ATTEMPTS:
@@ -255,7 +270,8 @@ class Session:
 
     def _submitted(self, sql: str, params: Sequence[Any], idempotency_key: str | None = None) -> Submitted | None:
         """The command of a single INSERT that is planned already, reads nothing and is no repeat; else None."""
-        found = self._prepared_insert(sql)
+        found = self._prepared_insert(given_text(sql, "SQL"))
+        params = given_params(params)
         if found is None or found[0].parameters != len(params):
             return None
         prepared, insert = found
@@ -272,7 +288,7 @@ class Session:
     def _submitted_rows(
         self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, idempotency_key: str | None
     ) -> Submitted | None:
-        """The command of `insert`; None in a transaction, and for what may be a repeat."""
+        """The command of `insert`; None in a transaction, and for what may be a repeat. `rows` are as `given_rows` has them."""
         if self._transaction is not None:
             return None
         if idempotency_key is not None and may_be_known(self._engine.store, self.actor.user_id, idempotency_key):
@@ -437,6 +453,7 @@ class Session:
         Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
         """
         self._engine.check_open()
+        rows = rows if isinstance(rows, PackedRows) else given_rows(rows)
         if idempotency_key is not None and self._transaction is not None:
             raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
         once = self._once_rows(table, rows, columns, mode, idempotency_key)
@@ -465,7 +482,8 @@ class Session:
     def _live_plan(self, sql: str, params: Sequence[Any], namespace: str | None) -> Callable[[], LiveQuery]:
         def planned() -> LiveQuery:
             try:
-                return plan_live(self._engine.catalog, self.actor, sql, params, namespace or self.namespace)
+                text, values = given_text(sql, "SQL"), given_params(params)
+                return plan_live(self._engine.catalog, self.actor, text, values, namespace or self.namespace)
             except PermissionDenied as error:
                 raise self._noted(error, "SUBSCRIBE", "") from None
 
@@ -475,7 +493,7 @@ class Session:
 
     def topic(self, name: str) -> Topic:
         """A topic by name, `namespace.name`, or alias."""
-        catalog = self._engine.catalog
+        catalog, name = self._engine.catalog, given_text(name, "the name of a topic")
         return catalog.topic(name if name in catalog.topic_ids or "." in name else f"{self.namespace}.{name}")
 
     def _may_consume(self, topic: str) -> None:
@@ -489,7 +507,7 @@ class Session:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
         timeout_seconds: float = 0.0,
@@ -506,7 +524,7 @@ class Session:
         self._engine.check_open()
         self._may_consume(topic)
         request = ConsumeRequest(
-            group, start, partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
+            group, start_of(start), partition, limit, timeout_seconds, consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
         return with_rows(consume(self._engine, self.topic(topic), request), self._types_of)
@@ -518,19 +536,19 @@ class Session:
         except NotFound:
             raise gone(table) from None
 
-    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         self._engine.check_open()
         self._may_consume(topic)
-        return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+        return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start_of(start), partition=partition))
 
     def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches, one after the other, for topics larger than memory."""
         self._engine.check_open()
         self._may_consume(topic)
-        return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+        return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start_of(start), partition=partition))
 
     def ack(
         self,
@@ -569,6 +587,9 @@ class Session:
         nack_reason: str | None = None,
     ) -> Settle:
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, partition=partition, reason=nack_reason or "")
+        check_optional(upto_offset=upto, consumer=consumer)
+        offsets = given_offsets(offsets)
         self._may_consume(topic)
         if (upto is None) == (not offsets):
             raise InvalidRequest("give either upto_offset or offsets")
@@ -580,6 +601,7 @@ class Session:
     def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         """Renews a consumer's claims. Returns how many messages it still holds."""
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, consumer=consumer, visibility_seconds=visibility_seconds)
         self._may_consume(topic)
         held: int = self._engine.execute(
             LetGo(self.topic(topic).topic_id, group, consumer, visibility_ms=round(visibility_seconds * 1000))
@@ -589,6 +611,7 @@ class Session:
     def release(self, topic: str, group: str, consumer: str) -> int:
         """Gives a consumer's unacknowledged messages back at once. Returns how many."""
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, consumer=consumer)
         self._may_consume(topic)
         return self._engine.release(self.topic(topic), group, consumer)
 
