@@ -179,7 +179,7 @@ WRONG_VALUES: dict[str, list[tuple[Any, str]]] = {
     "twice": [("one", "not a number"), (math.nan, "DOUBLE"), ([], "DOUBLE")],
     "price": [("12345.678", "6 digits"), (math.inf, "DECIMAL(6,2)"), ("dear", "DECIMAL(6,2)")],
     "label": [(5, "expected a string"), ("\ud800", "Unicode")],
-    "raw": [("text", "expected bytes"), (5, "expected bytes")],
+    "raw": [("a text", "expected bytes"), (5, "expected bytes")],
     "doc": [("{bad", "not JSON"), ({1: object()}, "JSON")],
     "at": [("yesterday", "ISO 8601"), (5, "TIMESTAMP")],
     "day": [("2024-13-01", "ISO 8601"), (5, "DATE")],

@@ -231,8 +231,10 @@ def test_a_script_stops_at_its_first_error_and_says_where(path: Path, tmp_path: 
 
 def test_a_script_that_does_not_commit_is_rolled_back(path: Path) -> None:
     done = invoke("sql", path, "-f", "-", text="BEGIN; DELETE FROM app.orders;")
-    assert (done.exit_code, done.stdout) == (0, "BEGIN\nDELETE 2\n")
-    assert done.stderr == "rolled back: the transaction was not committed\n"
+    assert (done.exit_code, done.stdout) == (1, "BEGIN\nDELETE 2\n")
+    error, remark = done.stderr.splitlines()
+    assert error.startswith("error [transaction_state]: stdin: ")
+    assert remark == "rolled back: the transaction was not committed"
     assert csv_lines(path, "SELECT count(*) AS n FROM app.orders") == ["n", "2"]
 
 

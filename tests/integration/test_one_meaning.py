@@ -240,7 +240,8 @@ def test_beside_a_text_it_is_text(at_eight: Database) -> None:
 def test_where_it_is_not_certain_it_is_refused(at_eight: Database, sql: str) -> None:
     with pytest.raises(TypeMismatch, match=r"has a zone.*CAST"):
         at_eight.query(sql.replace("{}", f"'{ZONED}'"))
-    with pytest.raises(TypeMismatch, match=r"has a zone.*CAST"):
+    beside_a_column = sql.endswith(("ti = {}", "da = {}"))  # a parameter is read as the column's type there
+    with pytest.raises(TypeMismatch, match="cannot hold" if beside_a_column else r"has a zone.*CAST"):
         at_eight.query(sql.replace("{}", "?"), [ZONED])
     meant = "CAST('08:00' AS TIME)" if "ti =" in sql else f"CAST('{ZONED}' AS TIMESTAMP)"
     at_eight.query(sql.replace("{}", meant))

@@ -109,10 +109,10 @@ ASYNC_SESSION = {
     "started_rows": "table, rows, columns, mode, idempotency_key",
 }
 ASYNC_DATABASE = {"parked": "<property>", "sleeping": "<property>", "end_waits": ""}
-# What a server is asked for: what an embedded database is, but transactions and what belongs to its owner.
+# What a server is asked for: what an embedded database is, but what belongs to its owner.
 REMOTE = (
     "execute", "execute_all", "query", "insert", "consume", "read_arrow", "stream_arrow", "ack", "nack", "extend", "release",
-    "live", "live_table",
+    "live", "live_table", "transaction",
 )  # fmt: skip
 SYNC_DATABASE = {
     "authenticate": "name, password, *, request_id=None",

@@ -18,6 +18,7 @@ from tablecast.cli.progress import spinner
 from tablecast.cli.script import read_statements
 from tablecast.codec.result import Result
 from tablecast.sql.database import Database
+from tablecast.sql.keyed import check_ended
 from tablecast.sql.parameters import check_count
 from tablecast.sql.parse import parse
 from tablecast.sql.session import Session
@@ -55,7 +56,9 @@ class LocalRunner:
 
     def execute_text(self, sql: str, params: Sequence[Any]) -> Iterator[Result]:
         """Each result as soon as it is there."""
-        counts = [statement.parameters for statement in parse(sql)]
+        parsed = parse(sql)
+        check_ended(parsed)
+        counts = [statement.parameters for statement in parsed]
         check_count(params, sum(counts))
         at = 0
         for statement, count in zip(read_statements([sql]), counts, strict=True):

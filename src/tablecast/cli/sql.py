@@ -24,7 +24,7 @@ from tablecast.cli.runner import Runner
 from tablecast.cli.script import read_statements
 from tablecast.cli.shell import Shell
 from tablecast.cli.target import Target
-from tablecast.errors import TablecastError, UnknownNamespace
+from tablecast.errors import TablecastError, TransactionState, UnknownNamespace
 from tablecast.model.names import DEFAULT_NAMESPACE, read_part
 from tablecast.model.schema import SYSTEM_ACTOR
 
@@ -150,7 +150,7 @@ def _ignore(done: int, total: int) -> None:
 
 
 def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str, *, quiet: bool = False) -> None:
-    """Statement by statement, up to the first error."""
+    """Statement by statement, up to the first error. A transaction that the script does not end is one."""
     for statement in read_statements(lines):
         try:
             for result in runner.execute(statement.text, quiet=quiet):
@@ -158,3 +158,9 @@ def run_script(runner: Runner, lines: Iterable[str], form: Format, name: str, *,
         except TablecastError as error:
             print_error(error, where=f"{name}, statement at line {statement.line}: ")
             raise typer.Exit(1) from None
+    if runner.in_transaction:
+        remedy = "end it with COMMIT or ROLLBACK"
+        print_error(
+            TransactionState(f"the script ends inside a transaction, which is not committed: {remedy}"), f"{name}: "
+        )
+        raise typer.Exit(1)

@@ -1,15 +1,16 @@
 """A server, with the methods of an embedded database: `await tablecast.connect_async(url)`.
 
 A statement is one request. Single writes of concurrent tasks share requests (`coalesce`), and every write has an
-idempotency key, the caller's or one made here, so that a lost answer can be asked for again. Transactions that span
-several calls are not for HTTP: a text of several statements from BEGIN to COMMIT is one.
+idempotency key, the caller's or one made here, so that a lost answer can be asked for again. A text of several
+statements from BEGIN to COMMIT is a transaction in one request; `transaction()` is one that spans several.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,16 +25,29 @@ from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_link import LiveLinks
 from tablecast.client.live_table import AsyncLiveTable
+from tablecast.client.message_tables import MessageTables
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
-from tablecast.client.statements import Kind, kind_of
+from tablecast.client.statements import Kind, check_word, kind_of
+from tablecast.client.transaction import AsyncTransaction
 from tablecast.client.transport import CONNECTIONS
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.consumed import decode_consumed
+from tablecast.codec.given import (
+    check_arguments,
+    check_optional,
+    given_list,
+    given_offsets,
+    given_params,
+    given_rows,
+    given_text,
+)
+from tablecast.codec.message_rows import with_rows
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, InvalidRequest, RunsOnSpark
 from tablecast.model.message import Consumed
-from tablecast.model.position import Start
+from tablecast.model.position import StartLike, start_of
+from tablecast.model.schema import ColumnType
 from tablecast.model.verify import Progress, VerifyReport
 
 TIMEOUT_SECONDS = 60.0  # for an answer; a statement may run 30 s by default
@@ -50,6 +64,7 @@ class AsyncClient:
         self._coalescer = Coalescer(self._send_writes, connection.attempts)
         self._waiting = asyncio.Semaphore(WAITING_CONSUMES)
         self._live = LiveLinks(connection)
+        self._tables = MessageTables(self._columns_of)
         self._closed = False
 
     async def _call(self, path: str, fields: Mapping[str, Any], *, safe: bool) -> bytes:
@@ -88,8 +103,8 @@ class AsyncClient:
         self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None
     ) -> list[Result]:
         """At the server, whatever it says: RunsOnSpark for what runs elsewhere."""
-        kind = kind_of(sql)
-        fields = {"sql": sql, "params": list(params)}
+        kind = kind_of(given_text(sql, "SQL"))
+        fields = {"sql": sql, "params": params}
         if kind is Kind.WRITE:
             return [await self._write(fields | {"idempotency_key": idempotency_key or new_key()})]
         safe = kind is Kind.READ or idempotency_key is not None
@@ -110,9 +125,28 @@ class AsyncClient:
 
     async def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
-        if kind_of(sql) is not Kind.READ:
+        if kind_of(given_text(sql, "SQL")) is not Kind.READ:
+            check_word(sql)
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return (await self.execute_all(sql, params))[-1]
+
+    # --- transactions ---
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """A transaction of its own: committed at the end of the block, rolled back by an exception."""
+        own = await self._begin()
+        try:
+            yield own
+        except BaseException:
+            await own.abandon()
+            raise
+        if own.in_transaction:
+            await own.commit()
+
+    async def _begin(self) -> AsyncTransaction:
+        self._check_open()
+        return await AsyncTransaction.begin(self._connection, self.namespace)
 
     # --- rows ---
 
@@ -130,11 +164,12 @@ class AsyncClient:
         Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
         """
         table, key = wire.full_name(table, self.namespace), idempotency_key or new_key()
+        rows = given_rows(rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
             path, body = wire.rows_path(table, mode), wire.arrow_stream(rows)
             request = Request(path, body, content_type=ARROW_STREAM, idempotency_key=key, safe=True)
             return wire.written(await self._answer(request))
-        named = None if columns is None else list(columns)
+        named = None if columns is None else list(given_list(columns, "columns"))
         fields = {
             "table": table,
             **wire.packed_rows(rows),
@@ -160,7 +195,7 @@ class AsyncClient:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = 100,
         timeout_seconds: float | None = 0.0,
@@ -176,10 +211,14 @@ class AsyncClient:
         lost is not asked for again (Timeout): what it claimed comes back when it runs out, or with `release`. `ack` is what
         was consumed before and is done: it is acknowledged first, in the same commit, and may be handed over again.
         """
+        check_arguments(
+            topic=topic, limit=limit, timeout_seconds=timeout_seconds, visibility_seconds=visibility_seconds
+        )
+        check_optional(group=group, partition=partition, consumer=consumer)
         fields = {
             "topic": topic,
             "group_id": group,
-            "start": wire.start_fields(start),
+            "start": wire.start_fields(start_of(start)),
             "partition_id": partition,
             "limit": limit,
             "timeout_seconds": timeout_seconds,
@@ -193,18 +232,26 @@ class AsyncClient:
         await self._waiting.acquire()
         try:
             if group is None:
-                return wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
-            stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
-            return decode_consumed(stored)
+                found = wire.consumed(await self._answer(Request(path, body, safe=True, waits_seconds=waits_seconds)))
+            else:
+                stored = await self._answer(Request(path, body, accept=LOG, waits_seconds=waits_seconds))
+                found = decode_consumed(stored)
         finally:
             self._waiting.release()
+        await self._tables.learn(found.messages)
+        return with_rows(found, self._tables.types_of)
 
-    async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    async def _columns_of(self, table: str) -> dict[str, ColumnType]:
+        namespace, _, name = table.partition(".")
+        found = await self.query(f'DESCRIBE "{namespace}"."{name}"')
+        return {column["name"]: ColumnType.of(column["type"]) for column in found.dicts()}
+
+    async def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         return wire.table(await self._answer(self._arrow_request(topic, start, partition)))
 
     async def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The same as record batches, one after the other, for topics larger than memory."""
         self._check_open()
@@ -212,8 +259,10 @@ class AsyncClient:
             async for batch in batches(incoming):
                 yield batch
 
-    def _arrow_request(self, topic: str, start: Start | None, partition: int | None) -> Request:
-        path = wire.arrow_path(topic, start, partition, self.namespace)
+    def _arrow_request(self, topic: str, start: StartLike, partition: int | None) -> Request:
+        check_arguments(topic=topic)
+        check_optional(partition=partition)
+        path = wire.arrow_path(topic, start_of(start), partition, self.namespace)
         return Request(path, method="GET", accept=ARROW_STREAM, safe=True)
 
     async def ack(
@@ -230,7 +279,7 @@ class AsyncClient:
         nothing yet."""
         if (upto_offset is None) == (not offsets):
             raise InvalidRequest("give either upto_offset or offsets")
-        which = {"upto_offset": upto_offset} if upto_offset is not None else {"offsets": list(offsets)}
+        which = {"upto_offset": upto_offset} if upto_offset is not None else {"offsets": given_offsets(offsets)}
         return await self._settle(topic, group, partition, consumer, which)
 
     async def nack(
@@ -244,7 +293,7 @@ class AsyncClient:
         consumer: str | None = None,
     ) -> int | None:
         """Gives messages back: they are delivered again, or become dead letters."""
-        which = {"offsets": list(offsets), "nack": True, "reason": reason}
+        which = {"offsets": given_offsets(offsets), "nack": True, "reason": reason}
         return await self._settle(topic, group, partition, consumer, which)
 
     async def _settle(
@@ -287,7 +336,7 @@ class AsyncClient:
 
     def _live_source(self, sql: str, params: Sequence[Any], namespace: str | None) -> LiveSource:
         self._check_open()
-        return self._live.open(sql, params, namespace or self.namespace)
+        return self._live.open(given_text(sql, "SQL"), given_params(params), namespace or self.namespace)
 
     # --- the end ---
 

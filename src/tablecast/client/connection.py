@@ -21,6 +21,7 @@ from tablecast.client.retry import Retry
 from tablecast.client.retry import chance as pauses
 from tablecast.client.tokens import Tokens
 from tablecast.client.transport import Answer, Incoming, NoAnswer, Transport
+from tablecast.codec.given import given_text
 from tablecast.errors import (
     InvalidRequest,
     Overloaded,
@@ -46,6 +47,7 @@ class Request(msgspec.Struct, frozen=True):
     content_type: str = MSGPACK
     accept: str = MSGPACK
     idempotency_key: str | None = None
+    transaction_id: str | None = None
     safe: bool = False
     waits_seconds: float = 0.0
 
@@ -57,6 +59,8 @@ class Request(msgspec.Struct, frozen=True):
             found["Authorization"] = authorization
         if self.idempotency_key is not None:
             found["Idempotency-Key"] = _header_text(self.idempotency_key)
+        if self.transaction_id is not None:
+            found["Transaction-Id"] = self.transaction_id
         return found
 
 
@@ -202,6 +206,6 @@ def _unquoted(part: str | None) -> str | None:
 
 
 def _header_text(key: str) -> str:
-    if not (key.isascii() and key.isprintable()):
+    if not (given_text(key, "an idempotency key").isascii() and key.isprintable()):
         raise InvalidRequest(f"idempotency key {key!r}: over HTTP it is printable ASCII", key=key)
     return key

@@ -10,6 +10,8 @@ import enum
 import re
 from functools import lru_cache
 
+from tablecast.errors import SqlSyntaxError
+
 _OPAQUE = re.compile(
     r"""  [eE]'(?:[^'\\]|\\.)*'                     # a string with escapes
         | '[^']*'                                 # a string; '' inside of one looks like two of them
@@ -24,6 +26,11 @@ _FIRST = re.compile(r"\s*(\(|\w+)")
 _READS = frozenset({"SELECT", "WITH", "VALUES", "(", "SHOW", "DESCRIBE", "DESC"})
 _WRITES = frozenset({"INSERT", "UPDATE", "DELETE"})
 _OFTEN = _WRITES | {"SELECT"}
+_DEFINE = frozenset(
+    {"CREATE", "ALTER", "DROP", "CLEAR", "GRANT", "START", "STOP", "CANCEL", "COPY", "AUDIT", "EXECUTE"}
+)
+_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK"})
+_GROUPS = frozenset({"CONSUME", "ACK", "NACK", "REDRIVE", "RESET"})
 REMEMBERED_CHARS = 4096
 
 
@@ -49,3 +56,11 @@ def _looked_at(sql: str) -> Kind:
 
 
 _remembered = lru_cache(maxsize=1024)(_looked_at)
+
+
+def check_word(sql: str) -> None:
+    """Refuses a text whose first word begins no statement."""
+    found = _FIRST.match(_OPAQUE.sub(" ", sql))
+    word = sql.strip()[:40] if found is None else found[1]
+    if word.upper() not in _READS | _WRITES | _DEFINE | _CONTROL | _GROUPS:
+        raise SqlSyntaxError(f"expected a statement such as SELECT, found {word or 'nothing'}")

@@ -25,11 +25,12 @@ from tablecast.client.live_sync import LiveChanges, LiveTable
 from tablecast.client.loop_thread import LoopThread
 from tablecast.client.on_spark import run_on_spark
 from tablecast.client.retry import REQUEST_RETRY, Retry
+from tablecast.client.transaction import Transaction
 from tablecast.client.wire import DEFAULT_NAMESPACE
 from tablecast.codec.result import Result
 from tablecast.errors import DatabaseClosed, RunsOnSpark, TablecastError
 from tablecast.model.message import Consumed
-from tablecast.model.position import Start
+from tablecast.model.position import StartLike
 from tablecast.model.verify import Progress, VerifyReport
 
 _open: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -82,6 +83,18 @@ class Client:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
         return self._thread.run(lambda: self._client.query(sql, params))
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction of its own: committed at the end of the block, rolled back by an exception."""
+        own = Transaction(self._thread, self._thread.run(self._client._begin))
+        try:
+            yield own
+        except BaseException:
+            own.abandon()
+            raise
+        if own.in_transaction:
+            own.commit()
+
     def insert(
         self,
         table: str,
@@ -106,7 +119,7 @@ class Client:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = 100,
         timeout_seconds: float | None = 0.0,
@@ -136,12 +149,12 @@ class Client:
             )
         )
 
-    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         return self._thread.run(lambda: self._client.read_arrow(topic, start=start, partition=partition))
 
     def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches, one after the other, for topics larger than memory."""
         arriving = self._client.stream_arrow(topic, start=start, partition=partition)

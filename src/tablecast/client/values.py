@@ -24,6 +24,7 @@ from uuid import UUID
 import msgspec
 from msgspec.msgpack import Ext
 
+from tablecast.codec.given import given_value
 from tablecast.errors import InvalidRequest, TypeMismatch
 
 DECIMAL, DATETIME, DATE, TIME, UUID_BYTES, BIG_INT = range(1, 7)
@@ -73,6 +74,14 @@ def portable_values(values: Sequence[Any]) -> list[Any]:
 
 
 def pack_rows(rows: Sequence[Any]) -> tuple[bytes, list[int]]:
+    """As `_pack_rows`; NumPy's values, which are rare, are looked for when they cannot be packed."""
+    try:
+        return _pack_rows(rows)
+    except TypeMismatch:
+        return _pack_rows([given_value(row) for row in rows])
+
+
+def _pack_rows(rows: Sequence[Any]) -> tuple[bytes, list[int]]:
     """As `pack`, for many rows of few types: whole columns are looked at, and values only where a column needs it.
 
     Also where in each row decimal numbers stand as text, which the server is to be told: of columns that have no other values.

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from tablecast.client.failures import Failure, rebuilt
 from tablecast.client.values import pack_rows, portable_values
+from tablecast.codec.given import given_params, given_text
 from tablecast.codec.result import Result
-from tablecast.errors import CorruptData, InvalidRequest, TablecastError, TypeMismatch
+from tablecast.errors import CorruptData, TablecastError, TypeMismatch
 from tablecast.model.change import Op
 from tablecast.model.message import Consumed, Message
 from tablecast.model.names import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
@@ -31,7 +32,7 @@ def request(fields: Mapping[str, Any], namespace: str = DEFAULT_NAMESPACE) -> by
         given["namespace"] = namespace
     try:
         if "params" in given:
-            given["params"] = portable_values(given["params"])
+            given["params"] = portable_values(given_params(given["params"]))
         return msgspec.msgpack.encode(given)
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise TypeMismatch(f"a value cannot be sent to the server: {e}") from e
@@ -44,6 +45,7 @@ def writes(packed: Sequence[bytes]) -> bytes:
 
 def full_name(table: str, namespace: str) -> str:
     """As text: the server reads it, and folds it."""
+    given_text(table, "the name of a table")
     return table if "." in table else f"{namespace}.{table}"
 
 
@@ -54,8 +56,9 @@ def start_fields(start: Start | None) -> dict[str, Any] | None:
     return {"type": start.kind.value} | ({} if value is None else {value: start.value})
 
 
-def rows_path(table: str, mode: str) -> str:
-    return f"/v1/api/tables/{quote(table, safe='')}/rows?{urlencode({'mode': mode})}"
+def rows_path(table: str, mode: str, columns: Sequence[str] | None = None) -> str:
+    query = {"mode": mode} | ({} if columns is None else {"columns": ",".join(columns)})
+    return f"/v1/api/tables/{quote(table, safe='')}/rows?{urlencode(query)}"
 
 
 def arrow_path(topic: str, start: Start | None, partition: int | None, namespace: str) -> str:
@@ -86,10 +89,8 @@ def arrow_stream(table: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def packed_rows(rows: Any) -> dict[str, Any]:
-    """Fields of a write. Rows that can be sent are mappings or sequences, not one of either."""
-    if isinstance(rows, str | bytes | Mapping):
-        raise InvalidRequest(f"rows are a sequence of mappings or of sequences, not a {type(rows).__name__}")
-    packed, decimals = pack_rows(list(rows))
+    """Fields of a write."""
+    packed, decimals = pack_rows(rows)
     return {"rows": msgspec.Raw(packed), "decimals": decimals or None}
 
 
@@ -211,6 +212,14 @@ class _Acknowledged(msgspec.Struct, frozen=True):
 def acknowledged(body: bytes) -> int | None:
     answer: _Acknowledged = _decoded(body, _Acknowledged)
     return answer.acknowledged_offset
+
+
+def text(body: bytes, field: str) -> str:
+    """Likewise one text."""
+    found = _decoded(body, dict[str, Any]).get(field)
+    if not isinstance(found, str):
+        raise CorruptData(f"the server's answer has no text {field!r}")
+    return found
 
 
 def _decoded(body: bytes, kind: Any) -> Any:

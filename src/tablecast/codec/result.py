@@ -31,10 +31,10 @@ class Result:
     """Iterate for rows, as tuples. `row_count` is how many rows were written, or how many there are.
 
     `message` says what happened ("INSERT 3"); `seq` is the number of the commit, None for a read or in a
-    transaction that has not ended.
+    transaction that has not ended. `seq_columns` are the places of columns that show it, for RETURNING _seq.
     """
 
-    __slots__ = ("_arrow", "_columns", "_rows", "_stored", "_types", "message", "row_count", "seq")
+    __slots__ = ("_arrow", "_columns", "_rows", "_stored", "_types", "message", "row_count", "seq", "seq_columns")
 
     _arrow: pa.Table | None
     _columns: tuple[str, ...]
@@ -44,6 +44,7 @@ class Result:
     message: str
     row_count: int
     seq: int | None
+    seq_columns: tuple[int, ...]
 
     @classmethod
     def of_rows(
@@ -60,7 +61,7 @@ class Result:
         self = cls.__new__(cls)
         self._arrow = self._rows = None
         self._columns, self._types, self._stored = columns, types, rows
-        self.message, self.seq = message, seq
+        self.message, self.seq, self.seq_columns = message, seq, ()
         self.row_count = len(rows) if row_count is None else row_count
         return self
 
@@ -78,6 +79,11 @@ class Result:
         """The same answer, of a statement whose transaction was committed as `seq`."""
         other = Result.of_rows(self._columns, self._types, (), message=self.message, seq=seq, row_count=self.row_count)
         other._arrow, other._stored, other._rows = self._arrow, self._stored, self._rows
+        if self.seq_columns:
+            other.seq_columns = self.seq_columns
+            other._stored = [_filled(row, self.seq_columns, seq) for row in self.stored_rows()]
+            other._arrow = other._rows = None
+            other._columns, other._types = self.columns, self._types or _types_of(self.arrow())
         return other
 
     # --- what it is ------------------------------------------------------------------------------------
@@ -185,6 +191,18 @@ class Result:
             raise InvalidRequest(f"two columns are called {repeated[0]!r}, which Polars refuses: rename with AS")
         frame: pl.DataFrame = polars.from_arrow(_with_text_uuids(table))
         return frame
+
+
+def _filled(row: Row, places: Sequence[int], seq: int | None) -> Row:
+    values = list(row)
+    for place in places:
+        values[place] = seq
+    return tuple(values)
+
+
+def _types_of(table: pa.Table) -> tuple[ColumnType, ...]:
+    """Of what RETURNING shows, which is all of our types."""
+    return tuple(ColumnType.of(type_string(field) or TypeName.TEXT) for field in table.schema)
 
 
 def _require(library: str) -> Any:

@@ -19,15 +19,19 @@ class _Answer(msgspec.Struct, frozen=True):
     message: str
     row_count: int
     rows: bytes | None
+    seq_columns: tuple[int, ...] = ()
 
 
 def encode_results(results: Sequence[Result]) -> bytes:
     return msgspec.msgpack.encode(
-        [_Answer(r.message, r.row_count, _encode_rows(r.arrow()) if r.is_query else None) for r in results]
+        [
+            _Answer(r.message, r.row_count, _encode_rows(r.arrow()) if r.is_query else None, r.seq_columns)
+            for r in results
+        ]
     )
 
 
-def decode_results(data: bytes, seq: int) -> list[Result]:
+def decode_results(data: bytes, seq: int | None) -> list[Result]:
     """The results as they were, of the commit `seq`."""
     try:
         answers = msgspec.msgpack.decode(data, type=list[_Answer])
@@ -36,12 +40,12 @@ def decode_results(data: bytes, seq: int) -> list[Result]:
     return [_result(answer, seq) for answer in answers]
 
 
-def _result(answer: _Answer, seq: int) -> Result:
+def _result(answer: _Answer, seq: int | None) -> Result:
     if answer.rows is None:
         return Result.of_write(answer.row_count, answer.message, seq)
-    result = Result.of_arrow(pa.ipc.open_stream(answer.rows).read_all()).with_seq(seq)
-    result.message, result.row_count = answer.message, answer.row_count
-    return result
+    result = Result.of_arrow(pa.ipc.open_stream(answer.rows).read_all())
+    result.message, result.row_count, result.seq_columns = answer.message, answer.row_count, answer.seq_columns
+    return result.with_seq(seq)
 
 
 def _encode_rows(table: pa.Table) -> bytes:

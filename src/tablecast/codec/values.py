@@ -9,9 +9,11 @@ the type's text form, as SQL reads a literal.
 
 from __future__ import annotations
 
+import binascii
 import math
 import re
 import struct
+from base64 import b64decode
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
@@ -35,6 +37,20 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 def coercion(column_type: ColumnType, column: str) -> Coerce:
     return _COERCIONS[column_type.name](column_type, column)
+
+
+def text_coercion(column_type: ColumnType, column: str) -> Coerce:
+    """The same for a value as a message has it: BYTES are base64."""
+    if column_type.name is not TypeName.BYTES:
+        return coercion(column_type, column)
+
+    def coerce(value: Any) -> bytes:
+        try:
+            return b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            _refuse(column, column_type, value, "expected bytes, or base64 text")
+
+    return coerce
 
 
 def _refuse(column: str, column_type: ColumnType, value: Any, why: str = "") -> NoReturn:

@@ -221,7 +221,12 @@ def _topic_ids(topics: Collection[Topic]) -> dict[str, int]:
     return found
 
 
+def _namespace(name: str) -> str:
+    return name.rpartition(".")[0] or DEFAULT_NAMESPACE
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """A hint for a mistyped name, from the namespace that was asked. An alias is in the default one."""
+    asked = _namespace(name)
+    close = difflib.get_close_matches(name, [each for each in known if _namespace(each) == asked], n=1)
     return f"; did you mean {close[0]}?" if close else ""

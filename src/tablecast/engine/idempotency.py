@@ -85,6 +85,7 @@ class Once:
         bodies: list[bytes] = []
         if answer.rows and self.table_id is not None:
             bodies = [view.catalog.tables[self.table_id].codec.encode(row) for row in answer.rows]
+        assert answer.seq is not None, "the writer decides it, in a commit"
         answer.answer = self.answer
         remembered = Remembered(self.fingerprint, expires, answer.seq, answer.count, self.table_id, bodies, self.answer)
         return [
@@ -145,6 +146,8 @@ def idempotency_keys(user: str, given: Sequence[str]) -> list[bytes]:
 
 
 def _checked(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise InvalidRequest(f"an idempotency key is a text, not {type(key).__name__}")
     try:
         encoded = key.encode()
     except UnicodeEncodeError:

@@ -28,10 +28,10 @@ Matches = Callable[[Row], Any]
 
 @dataclass(slots=True)
 class Written:
-    """The answer to a write: how many rows, and which if RETURNING asked. `answer` is what a request with an
-    idempotency key had remembered with it."""
+    """The answer to a write: how many rows, and which if RETURNING asked. `seq` is None until the write is committed;
+    `answer` is what a request with an idempotency key had remembered with it."""
 
-    seq: int
+    seq: int | None
     count: int
     rows: Sequence[Row] = field(default_factory=list)
     answer: bytes = b""

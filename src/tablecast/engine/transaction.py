@@ -8,12 +8,11 @@ one command. There each row written must still be the one that the transaction s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tablecast.codec.rows import row_header
 from tablecast.engine.catalog import Catalog
 from tablecast.engine.overlay import merged
-from tablecast.engine.rows import CommitTransaction, RowCommand
+from tablecast.engine.rows import CommitTransaction, RowCommand, Written
 from tablecast.errors import TooLarge
 from tablecast.model.change import ChangeRun, Op
 from tablecast.storage.base import Family, Snapshot
@@ -33,12 +32,15 @@ class Transaction:
         self._touched: dict[bytes, int | None] = {}
         self._runs: list[ChangeRun] = []
         self._changes = 0
+        self.nbytes = 0  # of the keys and rows that were written
 
-    def execute(self, command: RowCommand) -> Any:
+    def execute(self, command: RowCommand) -> Written:
         decision = command.decide(self)
         for run in decision.runs:
             self._take(run)
-        return decision.response
+        written: Written = decision.response
+        written.seq = None  # there is no commit yet
+        return written
 
     def _take(self, run: ChangeRun) -> None:
         self._changes += len(run.keys)
@@ -51,7 +53,9 @@ class Transaction:
             if key not in self._touched:
                 found = self._snapshot.get(Family.ROWS, key)
                 self._touched[key] = None if found is None else table.stamp(found)[0]
-            self._overlay[key] = None if run.op is Op.DELETE else header + encode(run.after[i])
+            value = None if run.op is Op.DELETE else header + encode(run.after[i])
+            self._overlay[key] = value
+            self.nbytes += len(key) + len(value or b"")
         self._runs.append(run)
 
     def commit_command(self) -> CommitTransaction | None:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from tablecast.errors import InvalidRequest
 from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
+
+
+class RowReader:
+    """Reads the rows of messages. It is no part of what a message says, so all are equal."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[Message], dict[str, Any]]) -> None:
+        self.read = read
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowReader)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "RowReader"
+
+
+def _unknown(message: Message) -> dict[str, Any]:
+    raise InvalidRequest("the table of this message is not known: `row` is for messages that consume() gave")
+
+
+_UNKNOWN = RowReader(_unknown)
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -32,12 +58,22 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     seq: int
     content_hash: int
     delivery: int = 1
+    reader: RowReader = _UNKNOWN
 
     @property
     def value(self) -> dict[str, Any]:
         """The payload, decoded."""
         decoded: dict[str, Any] = msgspec.json.decode(self.payload)
         return decoded
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The payload with the Python values of its table's types: int, Decimal, datetime, UUID, bytes and so on.
+
+        A `key` payload has the key columns; in the diff of an update a changed column has its values as `old` and `new`.
+        Raises UnknownTable if the table is not there any more, PayloadMismatch if it is another one now.
+        """
+        return self.reader.read(self)
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):

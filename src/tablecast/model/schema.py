@@ -32,6 +32,12 @@ class ColumnType(msgspec.Struct, frozen=True):
     precision: int = 0
     scale: int = 0
 
+    @classmethod
+    def of(cls, text: str) -> ColumnType:
+        """The reverse of `str`."""
+        name, _, digits = text.rstrip(")").partition("(")
+        return cls(TypeName(name), *map(int, digits.split(","))) if digits else cls(TypeName(name))
+
     def __str__(self) -> str:
         if self.name is TypeName.DECIMAL:
             return f"DECIMAL({self.precision},{self.scale})"

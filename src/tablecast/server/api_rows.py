@@ -45,10 +45,13 @@ async def write_rows(call: Call) -> Response:
     table = call.path["table"]
     columns = query["columns"].split(",") if "columns" in query else None
     rows = await _read(call, full_name_of(table, namespace), columns)
-    session = await call.session(namespace)
-    result = await session.insert(
-        table, rows, columns=columns, mode=query.get("mode", "insert"), idempotency_key=call.idempotency_key
-    )
+    mode = query.get("mode", "insert")
+    if call.transaction_id is not None:
+        async with call.in_transaction(namespace) as transaction:
+            result = await transaction.insert(table, rows, columns=columns, mode=mode)
+    else:
+        session = await call.session(namespace)
+        result = await session.insert(table, rows, columns=columns, mode=mode, idempotency_key=call.idempotency_key)
     return answer(rows_answer(result), accepted(call.headers))
 
 

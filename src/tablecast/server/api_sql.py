@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ from tablecast.server.bodies import ARROW, JSON, MSGPACK, Decoder
 from tablecast.server.call import Call
 from tablecast.server.values import json_params
 from tablecast.sql import statements as s
+from tablecast.sql.keyed import check_ended, refuse_control
 from tablecast.sql.parse import parse
 from tablecast.sql.session import READS
 
@@ -65,7 +67,6 @@ async def run_sql(call: Call) -> Response:
     check_sql_size(request.sql, call.services.settings.max_sql_bytes)
     params = json_params(request.params) if media_type == JSON else request.params
     results = await _execute(call, request, params)
-    check_rows(results, call.services.settings.max_result_rows)
     wanted = accepted(call.headers, (JSON, MSGPACK, ARROW))
     rendered = partial(_within, call.services.settings.max_answer_bytes, results, wanted, began)
     return await asyncio.get_running_loop().run_in_executor(None, rendered) if is_large(results) else rendered()
@@ -84,10 +85,39 @@ async def parsed(sql: str) -> list[s.Statement]:
 
 
 async def _execute(call: Call, request: SqlRequest, params: list[Any]) -> list[Result]:
+    statements = await parsed(request.sql)
+    if call.transaction_id is not None:
+        return await _execute_within(call, request, params, statements)
+    results = await _execute_alone(call, request, params, statements)
+    check_rows(results, call.services.settings.max_result_rows)
+    return results
+
+
+async def _execute_within(
+    call: Call, request: SqlRequest, params: list[Any], statements: Sequence[s.Statement]
+) -> list[Result]:
+    """In the transaction that the request belongs to. What it cannot be told the answer of must not be committed."""
+    refuse_control(statements)
+    settings = call.services.settings
+    async with call.in_transaction(request.namespace) as session:
+        results = await session.execute_all(request.sql, params)
+        try:
+            check_rows(results, settings.max_result_rows)
+            check_bytes(sum(result.nbytes for result in results), settings.max_answer_bytes)
+        except TooLarge:
+            if not all(isinstance(statement, READS) for statement in statements):
+                await session.rollback()
+            raise
+        return results
+
+
+async def _execute_alone(
+    call: Call, request: SqlRequest, params: list[Any], statements: Sequence[s.Statement]
+) -> list[Result]:
     """A statement that can be prepared goes through the actor's shared session, where it may be already. Anything else gets
     a session of its own: if it begins a transaction, nobody else is in it."""
     key = call.idempotency_key
-    statements = await parsed(request.sql)
+    check_ended(statements)
     if not all(isinstance(statement, READS) for statement in statements):
         call.services.db.engine.require_room()  # else the threads that reads need would wait with it
     if len(statements) == 1 and isinstance(statements[0], _PREPARED):

@@ -127,6 +127,7 @@ _decoder = Decoder(WritesRequest, PackedWritesRequest)
 
 
 async def write_many(call: Call) -> Response:
+    call.refuse_transaction()
     request, media_type = await call.decoded(_decoder)
     results = await _results(call, request.writes, media_type == JSON)
     if accepted(call.headers) == MSGPACK:

@@ -27,6 +27,7 @@ from tablecast.server import (
     api_sql,
     api_status,
     api_topics,
+    api_transactions,
     api_writes,
     docs_page,
     live_upgrade,
@@ -48,6 +49,7 @@ from tablecast.server.maintenance import Maintenance
 from tablecast.server.metrics import Metrics
 from tablecast.server.sessions import Sessions
 from tablecast.server.settings import Settings
+from tablecast.server.transactions import Transactions
 from tablecast.sql.aio import AsyncDatabase
 
 API = "/v1/api"
@@ -62,6 +64,9 @@ class Served(NamedTuple):
 
 SERVED = (
     Served("POST", f"{API}/sql", api_sql.run_sql),
+    Served("POST", f"{API}/transactions", api_transactions.begin),
+    Served("POST", f"{API}/transactions/{{transaction}}/commit", api_transactions.commit),
+    Served("DELETE", f"{API}/transactions/{{transaction}}", api_transactions.roll_back),
     Served("POST", f"{API}/writes", api_writes.write_many),
     Served("POST", f"{API}/topics/consume", api_topics.consume),
     Served("POST", f"{API}/topics/ack", api_topics.ack),
@@ -104,14 +109,17 @@ def create_app(
 ) -> ASGIApp:
     """To be called on the event loop that serves it. `lifecycle.drain()` answers every consume that waits."""
     live = LiveService(db, settings, auth, metrics, lifecycle, door)
-    snapshots = Snapshots(monotonic_clock, per_user=settings.max_snapshots_per_user)
+    snapshots, loads = Snapshots(monotonic_clock, per_user=settings.max_snapshots_per_user), LoadWork(db.engine)
     accounts = Accounts(db.engine, auth)
     accounts.at_change(live.check_all)
     lifecycle.at_drain(accounts.stop)
+    sessions = Sessions(db)
+    transactions = Transactions(db, sessions)
     services = Services(
-        db, settings, auth, metrics, lifecycle, Sessions(db), snapshots, LoadWork(db.engine), live, Maintenance(), accounts,
+        db, settings, auth, metrics, lifecycle, sessions, transactions, snapshots, loads, live, Maintenance(), accounts,
     )  # fmt: skip
     lifecycle.at_drain(db.end_waits)
+    lifecycle.at_drain(transactions.close)
     metrics.parked(lambda: db.parked)
     metrics.door(door.stats)
     db.engine.process.is_draining = lambda: lifecycle.draining

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,15 @@ from starlette.types import Receive, Scope, Send
 from tablecast.engine.audit import Outcome
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.snapshots import Snapshots
-from tablecast.errors import InvalidRequest, MethodNotAllowed, PermissionDenied, TablecastError, Timeout, TooLarge
+from tablecast.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    PermissionDenied,
+    TablecastError,
+    Timeout,
+    TooLarge,
+    TransactionState,
+)
 from tablecast.model.message import Consumed
 from tablecast.model.schema import Actor
 from tablecast.server.accounts import Accounts
@@ -39,6 +47,7 @@ from tablecast.server.metrics import Metrics
 from tablecast.server.prompt_answer import HttpPrompt
 from tablecast.server.sessions import Sessions
 from tablecast.server.settings import Settings
+from tablecast.server.transactions import Transactions
 from tablecast.sql.aio import AsyncDatabase, AsyncSession
 
 REQUEST_TIMEOUT = 408  # a body that did not come; `timeout` is 504 when it is the server that was too slow
@@ -58,6 +67,7 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     sessions: Sessions
+    transactions: Transactions
     snapshots: Snapshots
     loads: LoadWork
     live: LiveService
@@ -90,6 +100,24 @@ class Call:
     @property
     def idempotency_key(self) -> str | None:
         return self.headers.get("idempotency-key")
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The transaction that the request belongs to."""
+        return self.headers.get("transaction-id")
+
+    @asynccontextmanager
+    async def in_transaction(self, namespace: str) -> AsyncIterator[AsyncSession]:
+        self.refuse_idempotency_key("inside a transaction the whole transaction is what happens once")
+        async with self.services.transactions.use(self.transaction_id or "", self.who, namespace) as session:
+            yield session
+
+    def refuse_transaction(self) -> None:
+        """Where it would be taken for a part of the transaction, and is none."""
+        if self.transaction_id is not None:
+            raise TransactionState(
+                "this takes no Transaction-Id: inside a transaction there are /sql and /tables/…/rows"
+            )
 
     def refuse_idempotency_key(self, why: str) -> None:
         """Where a key would be accepted and do nothing: it promises something."""
@@ -183,6 +211,10 @@ class Endpoint:
             return self.refusal(call, error)
         except ClientGone:
             raise
+        except MemoryError:
+            return self.refusal(
+                call, TooLarge("the request needs more memory than there is: make it smaller, or do it in parts")
+            )
         except Exception:
             return failure(self._services.metrics)
 

@@ -46,4 +46,5 @@ ONCE = Parameter(
     "a repeat with the same key within a day is answered like the first and commits nothing",
     {"type": "string", "minLength": 1, "maxLength": 255},
 )
+WITHIN = Parameter("Transaction-Id", "header", "an open transaction that the request belongs to")
 NAMESPACE = Parameter("namespace", "query", "where names without a namespace are looked up; default: default")

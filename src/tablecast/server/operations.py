@@ -9,10 +9,31 @@ from __future__ import annotations
 from typing import Any
 
 from tablecast.engine.pipelines import PipelineReport
-from tablecast.server import api_auth, api_pipelines, api_rows, api_sql, api_status, api_topics, api_writes, messages
+from tablecast.server import (
+    api_auth,
+    api_pipelines,
+    api_rows,
+    api_sql,
+    api_status,
+    api_topics,
+    api_transactions,
+    api_writes,
+    messages,
+)
 from tablecast.server.bodies import ARROW, EVENTS, JSON, LOG, MSGPACK, NDJSON, Rows
 from tablecast.server.bulk_operations import BULK_OPERATIONS
-from tablecast.server.operation import BINARY, HTML, NAMESPACE, ONCE, SIGNED_IN, TEXT, WITH_BODY, Operation, Parameter
+from tablecast.server.operation import (
+    BINARY,
+    HTML,
+    NAMESPACE,
+    ONCE,
+    SIGNED_IN,
+    TEXT,
+    WITH_BODY,
+    WITHIN,
+    Operation,
+    Parameter,
+)
 from tablecast.server.tokens import Tokens
 
 _RESULT = {
@@ -46,6 +67,9 @@ _TOKENS = {
     "role": "service",
     "token_type": "Bearer",
 }
+_TRANSACTION = Parameter(
+    "transaction", "path", "the id that beginning it answered", example="5f0c2f6be7b54ff0a4b9c8f15f0c2f6b"
+)
 _CLAIM = {"topic": "app.order_events", "group_id": "billing", "consumer": "worker-1"}
 
 OPERATIONS = (
@@ -61,7 +85,27 @@ OPERATIONS = (
             "X-Seq": "Arrow only: its commit number",
         },
         errors=(*WITH_BODY, *SIGNED_IN, 404, 409, 416, 422, 504),
-        parameters=(ONCE,),
+        parameters=(ONCE, WITHIN),
+    ),
+    Operation(
+        "POST", "/v1/api/transactions", "begin", "Begins a transaction that spans requests.",
+        answers={JSON: api_transactions.BeginAnswer, MSGPACK: api_transactions.BeginAnswer},
+        answer_example={"transaction_id": "5f0c2f6be7b54ff0a4b9c8f15f0c2f6b", "idle_seconds": 60.0},
+        errors=(400, *SIGNED_IN),
+    ),
+    Operation(
+        "POST", "/v1/api/transactions/{transaction}/commit", "commit", "Commits a transaction; safe to repeat.",
+        answers={JSON: api_rows.RowsAnswer, MSGPACK: api_rows.RowsAnswer},
+        answer_example={"status": "success", "row_count": 2, "seq": 1234, "message": "COMMIT"},
+        errors=(400, *SIGNED_IN, 409, 422),
+        parameters=(_TRANSACTION,),
+    ),
+    Operation(
+        "DELETE", "/v1/api/transactions/{transaction}", "rollback", "Rolls a transaction back.",
+        answers={JSON: api_transactions.RollbackAnswer, MSGPACK: api_transactions.RollbackAnswer},
+        answer_example={"rolled_back": True},
+        errors=(400, *SIGNED_IN),
+        parameters=(_TRANSACTION,),
     ),
     Operation(
         "POST", "/v1/api/tables/{table}/rows", "rows", "Writes rows of one table, all of them as one commit or none.",
@@ -79,6 +123,7 @@ OPERATIONS = (
             Parameter("columns", "query", "names, by comma, for rows that are arrays"),
             NAMESPACE,
             ONCE,
+            WITHIN,
         ),
     ),
     Operation(

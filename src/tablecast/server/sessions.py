@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.model.schema import Actor
 from tablecast.sql.aio import AsyncDatabase, AsyncSession
 
@@ -28,6 +29,6 @@ class Sessions:
             self._kept.move_to_end((actor, namespace))
         return session
 
-    async def own(self, actor: Actor, namespace: str) -> AsyncSession:
-        """One that nobody else has, for a text with BEGIN."""
+    async def own(self, actor: Actor, namespace: str = DEFAULT_NAMESPACE) -> AsyncSession:
+        """One that nobody else has, for a transaction."""
         return await self._db.session(actor.user_id, actor.role, namespace)

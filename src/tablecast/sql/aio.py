@@ -23,6 +23,9 @@ import pyarrow as pa
 from tablecast.client.consumer_async import AsyncConsumer
 from tablecast.client.live import AsyncLiveChanges, LiveSource
 from tablecast.client.live_table import AsyncLiveTable
+from tablecast.codec.given import given_rows
+from tablecast.codec.message_rows import with_rows
+from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
 from tablecast.engine.catalog import DEFAULT_NAMESPACE
 from tablecast.engine.commit import Commit
@@ -34,7 +37,7 @@ from tablecast.engine.retention import Removed
 from tablecast.engine.rows import Written
 from tablecast.errors import Overloaded
 from tablecast.model.message import Consumed, ConsumedLog
-from tablecast.model.position import Start
+from tablecast.model.position import StartLike, start_of
 from tablecast.model.schema import Role
 from tablecast.model.topic import Topic
 from tablecast.model.verify import Progress, VerifyReport
@@ -225,6 +228,7 @@ class AsyncSession:
         idempotency_key: str | None = None,
     ) -> Result:
         self._engine.check_open()
+        rows = rows if isinstance(rows, PackedRows) else given_rows(rows)
         submit = self._session._submitted_rows
         if _is_small(rows):
             submitted = submit(table, rows, columns, mode, idempotency_key)
@@ -245,7 +249,7 @@ class AsyncSession:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
         timeout_seconds: float | None = 0.0,
@@ -255,10 +259,10 @@ class AsyncSession:
         ack: Consumed | None = None,
     ) -> Consumed:
         request = ConsumeRequest(
-            group, start, partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
+            group, start_of(start), partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
-        return (await self.consume_told(topic, request)).consumed
+        return with_rows((await self.consume_told(topic, request)).consumed, self._session._types_of)
 
     async def consume_told(
         self, topic: str, request: ConsumeRequest, prompt: Prompt | None = None, ending: Ending | None = None
@@ -406,11 +410,11 @@ class AsyncSession:
     def _live_source(self, sql: str, params: Sequence[Any], namespace: str | None) -> LiveSource:
         return self._loop.live.open(self._session._live_plan(sql, params, namespace))
 
-    async def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    async def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         return await self._call(self._session.read_arrow, topic, start=start, partition=partition)
 
     async def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> AsyncIterator[pa.RecordBatch]:
         batches = await self._call(self._session.stream_arrow, topic, start=start, partition=partition)
         while (batch := await self._call(next, batches, None)) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tablecast.codec import column_rows
+from tablecast.codec.given import given_list, given_text, given_value
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.rows import Row, unknown_column
 from tablecast.core.rights import require_write, row_owner
@@ -16,10 +17,12 @@ from tablecast.engine.arrow_rows import arrow_rows, replace_named
 from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import DeleteRows
-from tablecast.errors import InvalidRequest
+from tablecast.errors import InvalidRequest, TypeMismatch
 from tablecast.model.names import read_name
+from tablecast.model.schema import TableSchema, TypeName
 from tablecast.sql.context import Context, Write, find_table, refuse_system
 from tablecast.sql.plan_insert import insert_rows, write_result
+from tablecast.sql.readings import read_text
 
 MODES = ("insert", "upsert", "delete")
 
@@ -27,7 +30,8 @@ MODES = ("insert", "upsert", "delete")
 def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
     if mode not in MODES:
         raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
-    target = read_name(name)
+    target = read_name(given_text(name, "the name of a table"))
+    columns = None if columns is None else [given_text(each, "a column") for each in given_list(columns, "columns")]
     refuse_system(target, mode)
     table = find_table(context.catalog, target, context.namespace)
     require_write(context.actor, table.schema)
@@ -35,10 +39,39 @@ def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | N
         columns, rows = tuple(rows.column_names), arrow_rows(table, rows)
     if mode == "delete":
         return _delete(context, table, rows.plain() if isinstance(rows, PackedRows) else rows, columns)
-    made, named = _build(table, rows, columns, context.values())
+    made, named = _built(table, rows, columns, context.values())
     resolve = replace_named(table, made, named) if mode == "upsert" else None
     command = insert_rows(context, table, made, resolve, False)
     return Write(command, lambda written: write_result(mode.upper(), written, None))
+
+
+def _built(
+    table: Table, rows: Sequence[Any] | PackedRows, columns: Sequence[str] | None, values: StatementValues
+) -> tuple[Sequence[Row], list[tuple[str, ...]]]:
+    """As `_build`. BYTES may be given as base64 text, and numbers by NumPy, which is rare: it is looked for when it is missed."""
+    try:
+        return _build(table, rows, columns, values)
+    except (TypeMismatch, InvalidRequest, *_FOREIGN):
+        plain = rows.plain() if isinstance(rows, PackedRows) else rows
+    try:
+        return _build(table, [_plain(table.schema, row, columns) for row in plain], columns, values)
+    except _FOREIGN as e:
+        raise InvalidRequest(f"rows are mappings or sequences of values: {e}") from None
+
+
+_FOREIGN = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
+
+
+def _plain(schema: TableSchema, row: Any, columns: Sequence[str] | None) -> Any:
+    """A row with Python's values, and its texts for BYTES read; what else is wrong with it is found when it is built."""
+    row = given_value(row)
+    names = schema.column_names if columns is None else columns
+    found = {column.name: column for column in schema.columns if column.type.name is TypeName.BYTES}
+    if isinstance(row, Mapping):
+        return {name: read_text(value, found.get(name)) for name, value in row.items()}
+    if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != len(names):
+        return row
+    return [read_text(value, found.get(name)) for name, value in zip(names, row, strict=True)]
 
 
 def _build(
@@ -118,7 +151,7 @@ def _build_mappings(
 
 def _explain_width(rows: Sequence[Any], named: tuple[str, ...]) -> None:
     for row in rows:
-        if not isinstance(row, Sequence) or len(row) != len(named):
+        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != len(named):
             shown = len(row) if isinstance(row, Sequence) else type(row).__name__
             raise InvalidRequest(f"a row has {len(named)} values ({', '.join(named)}), not {shown}") from None
 
@@ -128,7 +161,8 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
     owner = row_owner(context.actor, schema)
     prefix, codec = table.codec.prefix(owner), table.codec
     keys = []
-    for row in rows:
+    for given in rows:
+        row = given_value(given)
         if not isinstance(row, Mapping):
             named = tuple(columns or schema.primary_key)
             _explain_width([row], named)
@@ -139,6 +173,7 @@ def _delete(context: Context, table: Table, rows: Sequence[Any], columns: Sequen
         missing = [name for name in schema.primary_key if name not in row]
         if missing:
             raise InvalidRequest(f"delete from {schema.full_name} needs the primary key: {missing[0]!r} is missing")
+        row = _plain(schema, row, None)
         keys.append(codec.encode_key(prefix, codec.coerce_key([row[name] for name in schema.primary_key])))
     command = DeleteRows(schema.table_id, schema.version, owner, keys)
     return Write(command, lambda written: write_result("DELETE", written, None))

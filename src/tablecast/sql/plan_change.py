@@ -23,13 +23,14 @@ from tablecast.engine.reading import KeyRange, scan_values, values_arrow
 from tablecast.engine.rows import DeleteRows, RowCommand, Transform, UpdateRows, Written
 from tablecast.engine.transaction import Transaction
 from tablecast.errors import InvalidRequest, TransactionConflict, TypeMismatch, UnsupportedSql
-from tablecast.model.schema import ColumnType, TypeName
+from tablecast.model.schema import Column, ColumnType, TableSchema, TypeName
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, refuse_system
 from tablecast.sql.generated import generate
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_insert import write_result
-from tablecast.sql.plan_select import read_tables
+from tablecast.sql.plan_select import known_schemas, read_tables
+from tablecast.sql.readings import ColumnOf, Placed, Readings, columns_of_query, lift_readings
 from tablecast.sql.returning import Projection, plan_projection
 from tablecast.sql.statements import Delete, TableName, Update, is_default
 
@@ -60,10 +61,11 @@ class ChangePlan:
     projection: Projection | None
     reads: frozenset[TableName]
     access: AccessPlan
-    parameters: int
+    readings: Readings
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
         require_write(context.actor, self.table.schema)
+        params = self.readings.apply(params)
         if not self.reads:
             try:
                 written = context.write(self._command(context, params))
@@ -175,12 +177,12 @@ class ChangePlan:
         for index, lifted in zip(self.targets, self.values, strict=True):
             if lifted is not None:
                 computed_targets.append(index)
-                outputs.append(_renumbered(lifted, self.parameters + len(generated)))
+                outputs.append(_renumbered(lifted, self.readings.parameters + len(generated)))
                 generated += generate(values, lifted.names)
         select = exp.select(*[exp.alias_(o, f"v{i}", quoted=True) for i, o in enumerate(outputs)])
         select = select.from_(exp.table_(schema.name, db=schema.namespace, quoted=True))
         if self.where is not None:
-            select = select.where(_renumbered(self.where, self.parameters + len(generated)))
+            select = select.where(_renumbered(self.where, self.readings.parameters + len(generated)))
             generated += generate(values, self.where.names)
         now_ms = context.engine.now_ms()
         mine = values_arrow(self.table, scan_values(context.reader, self.table, owner, KeyRange(), now_ms))
@@ -217,7 +219,6 @@ def _renumbered(lifted: Lifted, offset: int) -> exp.Expr:
 def plan_update(statement: Update, context: Context) -> ChangePlan:
     table = _target(statement.table, context, "UPDATE")
     targets: list[int] = []
-    values: list[Lifted | None] = []
     for assignment in statement.assignments:
         index = table.schema.index_of(assignment.column)
         if index is None:
@@ -225,12 +226,11 @@ def plan_update(statement: Update, context: Context) -> ChangePlan:
         if index in targets:
             raise InvalidRequest(f"column {assignment.column!r} is set twice", column=assignment.column)
         targets.append(index)
-        values.append(None if is_default(assignment.value) else Lifted.of(assignment.value, statement.parameters))
-    return _plan("UPDATE", statement, table, targets, values)
+    return _plan("UPDATE", statement, table, targets, context)
 
 
 def plan_delete(statement: Delete, context: Context) -> ChangePlan:
-    return _plan("DELETE", statement, _target(statement.table, context, "DELETE FROM"), [], [])
+    return _plan("DELETE", statement, _target(statement.table, context, "DELETE FROM"), [], context)
 
 
 def _target(name: TableName, context: Context, what: str) -> Table:
@@ -238,16 +238,39 @@ def _target(name: TableName, context: Context, what: str) -> Table:
     return find_table(context.catalog, name, context.namespace)
 
 
-def _plan(
-    verb: str, statement: Update | Delete, table: Table, targets: list[int], values: list[Lifted | None]
-) -> ChangePlan:
-    where = None if statement.where is None else Lifted.of(statement.where, statement.parameters)
+def _plan(verb: str, statement: Update | Delete, table: Table, targets: list[int], context: Context) -> ChangePlan:
     schema = table.schema
-    select = exp.select("*").from_(exp.table_(schema.name, db=schema.namespace, quoted=True))
+    given = statement.assignments if isinstance(statement, Update) else ()
+    placed = [Placed(each.value, schema.columns[index]) for each, index in zip(given, targets, strict=True)]
     if statement.where is not None:
-        select = select.where(statement.where.copy())
-    projection = None if statement.returning is None else plan_projection(schema, statement.returning)
+        placed.append(Placed(statement.where))
+    trees, readings = lift_readings(placed, _columns_of(schema, statement, context), statement.parameters)
+    where = trees.pop() if statement.where is not None else None
+    select = exp.select("*").from_(exp.table_(schema.name, db=schema.namespace, quoted=True))
+    if where is not None:
+        select = select.where(where.copy())
     return ChangePlan(
-        verb, table, statement.where, where, targets, values, projection, statement.reads,
-        plan_access(select, schema), statement.parameters,
-    )  # fmt: skip
+        verb,
+        table,
+        where,
+        None if where is None else Lifted.of(where, readings.parameters),
+        targets,
+        [None if is_default(tree) else Lifted.of(tree, readings.parameters) for tree in trees],
+        None if statement.returning is None else plan_projection(schema, statement.returning),
+        statement.reads,
+        plan_access(select, schema),
+        readings,
+    )
+
+
+def _columns_of(schema: TableSchema, statement: Update | Delete, context: Context) -> ColumnOf:
+    """Outside of subqueries a column is one of the table's."""
+    within = columns_of_query(known_schemas(context, statement.reads))
+
+    def column_of(node: exp.Column) -> Column | None:
+        if node.find_ancestor(exp.Select) is not None:
+            return within(node)
+        index = schema.index_of(node.name)
+        return None if index is None else schema.columns[index]
+
+    return column_of

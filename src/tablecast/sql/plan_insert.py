@@ -18,13 +18,14 @@ from tablecast.engine.catalog import Table
 from tablecast.engine.generated import StatementValues
 from tablecast.engine.rows import InsertRows, Resolve, Written, check_row, encode_rows
 from tablecast.errors import InvalidRequest, SqlSyntaxError, UnknownColumn
-from tablecast.model.schema import Column, TableSchema
+from tablecast.model.schema import Column, TableSchema, TypeName
 from tablecast.sql.context import Context, Write, find_table, refuse_system
 from tablecast.sql.generated import generator_name
 from tablecast.sql.lifted import Lifted
 from tablecast.sql.plan_select import SelectPlan
+from tablecast.sql.readings import Placed, Readings, lift_readings
 from tablecast.sql.returning import Projection, plan_projection
-from tablecast.sql.statements import Insert, OnConflict, is_default
+from tablecast.sql.statements import Assignment, Insert, OnConflict, is_default
 
 Cells = Callable[[Sequence[Any], StatementValues, Context], Sequence[Sequence[Any]]]
 
@@ -41,6 +42,7 @@ class InsertPlan:
     conflict: Callable[[Sequence[Any], StatementValues], Resolve] | None
     projection: Projection | None
     reads: bool
+    readings: Readings
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
         return self.write(context, params).run(context)
@@ -48,8 +50,9 @@ class InsertPlan:
     def write(self, context: Context, params: Sequence[Any]) -> Write:
         require_write(context.actor, self.table.schema)
         values = context.values()
-        rows = self._rows((params,) if self.direct else self.cells(params, values, context), values)
-        resolve = None if self.conflict is None else self.conflict(params, values)
+        given = (self.readings.apply(params),) if self.direct else self.cells(params, values, context)
+        rows = self._rows(given, values)
+        resolve = None if self.conflict is None else self.conflict(self.readings.apply(params), values)
         return Write(insert_rows(context, self.table, rows, resolve, self.projection is not None), self._result)
 
     @property
@@ -60,7 +63,8 @@ class InsertPlan:
     def write_each(self, context: Context, params_of_each: Sequence[Sequence[Any]]) -> InsertRows:
         """Many executions of a plain one at a time: their rows, in order."""
         require_write(context.actor, self.table.schema)
-        return insert_rows(context, self.table, self._rows(params_of_each, context.values()), None, False)
+        rows = self._rows([self.readings.apply(params) for params in params_of_each], context.values())
+        return insert_rows(context, self.table, rows, None, False)
 
     def _rows(self, given: Sequence[Sequence[Any]], values: StatementValues) -> list[Row]:
         build = self.build
@@ -101,9 +105,9 @@ def write_result(verb: str, written: Written, projection: Projection | None, *, 
     if projection is None:
         return Result.of_write(written.count, message, written.seq if seq else None)
     rows = [projection.values(row) for row in written.rows]
-    return Result.of_rows(
-        projection.names, projection.types, rows, message=message, seq=written.seq, row_count=written.count
-    )
+    result = Result.of_rows(projection.names, projection.types, rows, message=message, row_count=written.count)
+    result.seq_columns = projection.seq_at
+    return result.with_seq(written.seq)
 
 
 def plan_insert(statement: Insert, context: Context) -> InsertPlan:
@@ -111,28 +115,50 @@ def plan_insert(statement: Insert, context: Context) -> InsertPlan:
     table = find_table(context.catalog, statement.table, context.namespace)
     columns = table.schema.column_names if statement.columns is None else statement.columns
     build = table.codec.builder(columns)
-    direct = False
+    for row in statement.rows or ():
+        if len(row) != len(columns):
+            raise SqlSyntaxError(
+                f"INSERT into {table.schema.full_name} names {len(columns)} columns but a row has {len(row)} values"
+            )
+    rows, conflict, readings = _read_texts(statement, table.schema, columns)
     if statement.query is not None:
-        cells = _query_cells(statement, context)
+        direct, cells = False, _query_cells(statement, context)
     else:
-        assert statement.rows is not None
-        for row in statement.rows:
-            if len(row) != len(columns):
-                raise SqlSyntaxError(
-                    f"INSERT into {table.schema.full_name} names {len(columns)} columns but a row has {len(row)} values"
-                )
-        direct = len(statement.rows) == 1 and _are_parameters_in_order(statement.rows[0])
-        cells = _value_cells(statement.rows, statement.parameters)
+        direct = len(rows) == 1 and _are_the_parameters(rows[0], readings.parameters)
+        cells = _value_cells(rows, readings)
     projection = None if statement.returning is None else plan_projection(table.schema, statement.returning)
-    conflict = None
-    if statement.on_conflict is not None:
-        conflict = plan_conflict(table, statement.on_conflict, statement.parameters)
+    resolve = None if conflict is None else plan_conflict(table, conflict, readings.parameters)
     reads = statement.query is not None or bool(statement.reads)
-    return InsertPlan(table, build, len(columns), direct, cells, conflict, projection, reads)
+    return InsertPlan(table, build, len(columns), direct, cells, resolve, projection, reads, readings)
 
 
-def _are_parameters_in_order(row: Sequence[exp.Expr]) -> bool:
-    return all(isinstance(cell, exp.Placeholder) and cell.name == str(i + 1) for i, cell in enumerate(row))
+def _read_texts(
+    statement: Insert, schema: TableSchema, columns: Sequence[str]
+) -> tuple[tuple[tuple[exp.Expr, ...], ...], OnConflict | None, Readings]:
+    """VALUES and ON CONFLICT with the parameters whose text is to be read. The row's builder reads that of VALUES, but for
+    BYTES: what it is given may be a literal."""
+    found = {column.name: column for column in schema.columns}
+    values = {name: column for name, column in found.items() if column.type.name is TypeName.BYTES}
+    placed = [
+        Placed(cell, values.get(name)) for row in statement.rows or () for name, cell in zip(columns, row, strict=True)
+    ]
+    conflict = statement.on_conflict
+    if conflict is not None:
+        placed += [Placed(each.value, found.get(each.column)) for each in conflict.assignments]
+        placed += [] if conflict.where is None else [Placed(conflict.where)]
+    trees, readings = lift_readings(placed, lambda node: found.get(node.name), statement.parameters)
+    taken = iter(trees)
+    rows = tuple(tuple(next(taken) for _ in row) for row in statement.rows or ())
+    if conflict is not None:
+        assignments = tuple(Assignment(each.column, next(taken)) for each in conflict.assignments)
+        conflict = OnConflict(conflict.columns, assignments, next(taken, None))
+    return rows, conflict, readings
+
+
+def _are_the_parameters(row: Sequence[exp.Expr], parameters: int) -> bool:
+    """All of them, in order: ON CONFLICT has none of its own."""
+    in_order = all(isinstance(cell, exp.Placeholder) and cell.name == str(i + 1) for i, cell in enumerate(row))
+    return in_order and len(row) == parameters
 
 
 def _query_cells(statement: Insert, context: Context) -> Cells:
@@ -150,11 +176,12 @@ def _query_cells(statement: Insert, context: Context) -> Cells:
 Cell = Callable[[Sequence[Any], StatementValues], Any]
 
 
-def _value_cells(rows: tuple[tuple[exp.Expr, ...], ...], parameters: int) -> Cells:
-    compiled = [[_cell(cell, parameters) for cell in row] for row in rows]
+def _value_cells(rows: tuple[tuple[exp.Expr, ...], ...], readings: Readings) -> Cells:
+    compiled = [[_cell(cell, readings.parameters) for cell in row] for row in rows]
 
     def cells(params: Sequence[Any], values: StatementValues, running: Context) -> Sequence[Sequence[Any]]:
-        return [[cell(params, values) for cell in row] for row in compiled]
+        read = readings.apply(params)
+        return [[cell(read, values) for cell in row] for row in compiled]
 
     return cells
 

@@ -7,6 +7,7 @@ compiled forms by table and parameter types. Then a plan costs some microseconds
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, time
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,6 @@ from sqlglot import exp
 from tablecast.codec.rows import unknown_column
 from tablecast.codec.values import coercion
 from tablecast.core.expression.lattice import is_integer
-from tablecast.core.expression.literals import read, readable
 from tablecast.core.expression.numeric import fits
 from tablecast.core.expression.tree import TEXT
 from tablecast.core.live_query import LiveForm, LiveQuery, Output, Types
@@ -28,6 +28,7 @@ from tablecast.sql.context import find_table, readable_system_table
 from tablecast.sql.generated import lift_generated
 from tablecast.sql.parameters import check_count, parameter_type
 from tablecast.sql.parse_live import LiveSelect, checked_limit, parse_live
+from tablecast.sql.readings import Placed, Readings, lift_readings
 from tablecast.sql.statements import TableName
 
 TEXTS_KEPT = 1024  # parsed
@@ -42,9 +43,11 @@ def plan_live(
 ) -> LiveQuery:
     """The live query that `sql` is to this actor. Raises what is wrong with it, or PermissionDenied."""
     is_kept = len(sql) <= KEPT_TEXT_CHARS
-    select = _parsed(sql) if is_kept else parse_live(sql)
-    check_count(params, select.parameters)
-    schema = _readable(catalog, actor, select.table, read_part(namespace))
+    parsed = _parsed(sql) if is_kept else parse_live(sql)
+    check_count(params, parsed.parameters)
+    schema = _readable(catalog, actor, parsed.table, read_part(namespace))
+    select, readings = _read(sql, schema) if is_kept else _with_readings(parsed, schema)
+    params = readings.apply(params)
     limit = select.limit if select.limit_parameter is None else checked_limit(params[select.limit_parameter])
     # What decides about no row is left out: whoever asks for the same rows is told together.
     taken = [_taken(schema, select, i, value) if i in select.used else (None, None) for i, value in enumerate(params)]
@@ -68,9 +71,29 @@ def _parsed(sql: str) -> LiveSelect:
     return parse_live(sql)
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
+def _read(sql: str, schema: TableSchema) -> tuple[LiveSelect, Readings]:
+    return _with_readings(_parsed(sql), schema)
+
+
+def _with_readings(select: LiveSelect, schema: TableSchema) -> tuple[LiveSelect, Readings]:
+    """The parameters that stand beside columns take text as the column's type."""
+
+    def column_of(node: exp.Column) -> Column | None:
+        index = schema.index_of(node.name)
+        return None if index is None else schema.columns[index]
+
+    parts = [*(output.tree for output in select.outputs), *([] if select.where is None else [select.where])]
+    trees, readings = lift_readings([Placed(part) for part in parts], column_of, select.parameters)
+    outputs = tuple(output._replace(tree=tree) for output, tree in zip(select.outputs, trees, strict=False))
+    where = None if select.where is None else trees[-1]
+    used = select.used | set(range(select.parameters, readings.parameters))
+    return replace(select, outputs=outputs, where=where, parameters=readings.parameters, used=used), readings
+
+
 @lru_cache(maxsize=FORMS_KEPT)
 def _form(sql: str, schema: TableSchema, types: Types) -> LiveForm:
-    return _compiled(_parsed(sql), schema, types)
+    return _compiled(_read(sql, schema)[0], schema, types)
 
 
 def _compiled(select: LiveSelect, schema: TableSchema, types: Types) -> LiveForm:
@@ -88,13 +111,11 @@ def _lifted(tree: exp.Expr, select: LiveSelect) -> exp.Expr:
 
 
 def _taken(schema: TableSchema, select: LiveSelect, number: int, value: Any) -> tuple[Any, ColumnType | None]:
-    """A parameter as the evaluator takes it, and its type. Beside a column it is taken as a literal would be there: text is
-    read as the column's type, and an integer is of that type if it fits, which spares a conversion per row."""
+    """A parameter as the evaluator takes it, and its type. Beside a column an integer is of the column's type if it fits,
+    which spares a conversion per row."""
     wanted = parameter_type(value)
     if number in select.beside and wanted is not None:
         beside = _column(schema, select.beside[number]).type
-        if wanted == TEXT != beside and readable(beside):
-            return read(value, beside), beside
         if is_integer(wanted) and is_integer(beside) and fits(value, beside.name):
             return value, beside
     if type(value) in _AS_STORED and wanted is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -17,10 +18,12 @@ from tablecast.core.rights import require_read, row_owner
 from tablecast.engine.catalog import SYSTEM_NAMESPACE, Table
 from tablecast.engine.reading import KeyRange, lookup_values, scan_values, values_arrow
 from tablecast.engine.system import SYSTEM_TABLES
-from tablecast.errors import UnsupportedSql
+from tablecast.errors import NotFound, UnsupportedSql
+from tablecast.model.schema import TableSchema
 from tablecast.sql.access import AccessKind, AccessPath, AccessPlan, plan_access
 from tablecast.sql.context import Context, find_table, readable_system_table
 from tablecast.sql.generated import generate, generator_name, lift_generated
+from tablecast.sql.readings import Placed, columns_of_query, lift_readings
 from tablecast.sql.statements import Select, TableName
 
 TableKey = tuple[str | None, str]
@@ -31,7 +34,9 @@ class SelectPlan:
 
     def __init__(self, statement: Select, context: Context) -> None:
         self._statement = statement
-        self._query, self._generated = _lifted(statement)
+        column_of = columns_of_query(known_schemas(context, statement.tables))
+        [query], self._readings = lift_readings([Placed(statement.query)], column_of, statement.parameters)
+        self._query, self._generated = _lifted(query, self._readings.parameters)
         self._table: Table | None = None
         self._access: AccessPlan | None = None
         self._shown: _Shown | None = None
@@ -40,16 +45,17 @@ class SelectPlan:
         if len(names) == 1 and names[0].namespace == SYSTEM_NAMESPACE:
             system = SYSTEM_TABLES.get(names[0].name)
             if system is not None and system.in_order:
-                self._access = plan_access(statement.query, system.schema)
+                self._access = plan_access(query, system.schema)
         elif len(names) == 1:
             self._key = names[0].namespace, names[0].name
             self._table = find_table(context.catalog, names[0], context.namespace)
-            self._access = plan_access(statement.query, self._table.schema)
+            self._access = plan_access(query, self._table.schema)
             if self._access.projection is not None:
                 self._shown = _Shown(self._table, self._access.projection)
 
     def run(self, context: Context, params: Sequence[Any]) -> Result:
         table, access = self._table, self._access
+        params = self._readings.apply(params)
         if table is None or access is None:
             tables = read_tables(context, self._statement.tables, None if access is None else access.bind(params))
             return Result.of_arrow(context.queries.run(self._query, tables, (*params, *self._values(context))))
@@ -71,17 +77,17 @@ class SelectPlan:
 _IDS = ("snowflake_id", "uuid_v7")
 
 
-def _lifted(statement: Select) -> tuple[exp.Expr, list[str]]:
+def _lifted(given: exp.Expr, parameters: int) -> tuple[exp.Expr, list[str]]:
     """What the query engine does not know, as parameters: who asks, and the database's own clock."""
-    made = next((name for node in statement.query.walk() if (name := generator_name(node)) in _IDS), None)
+    made = next((name for node in given.walk() if (name := generator_name(node)) in _IDS), None)
     if made is not None:
         raise UnsupportedSql(
             f"{made.upper()}() makes the id of a row that is written: use it as a DEFAULT, in VALUES or in SET, not in a query",
             name=made,
         )
-    query, names = lift_generated(statement.query, statement.parameters + 1, ("current_user", "now"))
+    query, names = lift_generated(given, parameters + 1, ("current_user", "now"))
     if names and isinstance(query, exp.Select):
-        shown = zip(query.expressions, statement.query.expressions, strict=True)
+        shown = zip(query.expressions, given.expressions, strict=True)
         query.set("expressions", [_named_as(new, old) if new != old else new for new, old in shown])
     return query, names
 
@@ -116,6 +122,18 @@ class _Shown:
 def _getter(indexes: Sequence[int]) -> Callable[[Row], tuple[Any, ...]]:
     get = attrgetter(*(f"c{i}" for i in indexes))
     return get if len(indexes) > 1 else lambda row: (get(row),)
+
+
+def known_schemas(context: Context, names: Iterable[TableName]) -> dict[TableKey, TableSchema]:
+    """The tables among `names` that there are; running the query says what is wrong with the others."""
+    found: dict[TableKey, TableSchema] = {}
+    for name in names:
+        with contextlib.suppress(NotFound):
+            is_system = name.namespace == SYSTEM_NAMESPACE
+            source = SYSTEM_TABLES.get(name.name) if is_system else find_table(context.catalog, name, context.namespace)
+            if source is not None:
+                found[name.namespace, name.name] = source.schema
+    return found
 
 
 def find_rows(context: Context, table: Table, path: AccessPath) -> Iterable[tuple[bytes, bytes]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from tablecast.codec.given import check_arguments, check_optional
 from tablecast.codec.log import MESSAGE_SCHEMA, decode_head
 from tablecast.engine.commit import Commit
 from tablecast.engine.engine import DEFAULT_VISIBILITY_MS, MAX_CONSUME, Engine
@@ -43,6 +44,12 @@ class ConsumeRequest:
     auto_offset_reset: bool = False
     pinned_at: tuple[int, ...] | None = None  # an offset per partition, instead of `start`
     done: tuple[Done, ...] = ()  # acknowledged with the claim
+
+    def __post_init__(self) -> None:
+        check_arguments(
+            limit=self.limit, timeout_seconds=self.timeout_seconds, visibility_seconds=self.visibility_seconds
+        )
+        check_optional(group=self.group, partition=self.partition, consumer=self.consumer)
 
     def check(self) -> None:
         if not 1 <= self.limit <= MAX_CONSUME:

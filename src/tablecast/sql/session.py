@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from tablecast.client.live_sync import LiveChanges, LiveTable
+from tablecast.client.message_tables import gone
+from tablecast.codec.given import check_arguments, check_optional, given_offsets, given_params, given_rows, given_text
+from tablecast.codec.message_rows import with_rows
 from tablecast.codec.packed_rows import PackedRows
 from tablecast.codec.result import Result
 from tablecast.codec.results import decode_results, encode_results
@@ -26,11 +30,19 @@ from tablecast.engine.idempotency import Known, Once, Recall, may_be_known
 from tablecast.engine.once_each import FINGERPRINT_BYTES, OnceEach
 from tablecast.engine.rows import CommitTransaction, Written
 from tablecast.engine.transaction import Transaction
-from tablecast.errors import InvalidRequest, PermissionDenied, TablecastError, TransactionState
+from tablecast.errors import (
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TablecastError,
+    TooLarge,
+    TransactionState,
+)
 from tablecast.model.message import Consumed
 from tablecast.model.names import full_name, full_name_of, read_name, read_part
-from tablecast.model.position import Start
-from tablecast.model.schema import SYSTEM_ACTOR, Actor, Role
+from tablecast.model.position import StartLike, start_of
+from tablecast.model.schema import SYSTEM_ACTOR, Actor, ColumnType, Role, TableSchema
 from tablecast.model.topic import Topic
 from tablecast.sql import statements as s
 from tablecast.sql.audited import entry_of
@@ -97,6 +109,7 @@ class Session:
 
     def execute(self, sql: str, params: Sequence[Any] = (), *, idempotency_key: str | None = None) -> Result:
         """Runs one or several statements and returns the last one's result."""
+        sql, params = given_text(sql, "SQL"), given_params(params)
         prepared = self._plans.get(sql)
         if (
             prepared is not None
@@ -108,6 +121,8 @@ class Session:
             # What a program sends again and again: nothing is left to do but bind and run.
             try:
                 return prepared.plan.run(self._autocommit, params)
+            except MemoryError:
+                raise TooLarge("the statement needs more memory than there is: do it in parts") from None
             except StalePlan:
                 pass
             except PermissionDenied as error:
@@ -116,7 +131,7 @@ class Session:
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> Result:
         """Runs a SELECT, SHOW or DESCRIBE. The result has rows, `.arrow()`, `.pandas()` and `.polars()`."""
-        if not all(isinstance(statement, READS) for statement in parse(sql)):
+        if not all(isinstance(statement, READS) for statement in parse(given_text(sql, "SQL"))):
             raise InvalidRequest("query() takes a SELECT; use execute() for anything else")
         return self.execute_all(sql, params)[-1]
 
@@ -126,6 +141,7 @@ class Session:
         A repeat of several statements, or of an UPDATE or DELETE, answers each of them with that commit.
         """
         self._engine.check_open()
+        sql, params = given_text(sql, "SQL"), given_params(params)
         if idempotency_key is not None:
             return self._execute_once(sql, params, idempotency_key)
         return self._execute_planned(sql, params)
@@ -184,6 +200,8 @@ class Session:
         for attempt in range(1, STALE_ATTEMPTS + 1):
             try:
                 return (prepared or plan(statement, context)).run(context, params)
+            except MemoryError:
+                raise TooLarge("the statement needs more memory than there is: do it in parts") from None
             except StalePlan:
                 prepared = None
                 if attempt == STALE_ATTEMPTS:
@@ -254,7 +272,8 @@ class Session:
 
     def _submitted(self, sql: str, params: Sequence[Any], idempotency_key: str | None = None) -> Submitted | None:
         """The command of a single INSERT that is planned already, reads nothing and is no repeat; else None."""
-        found = self._prepared_insert(sql)
+        found = self._prepared_insert(given_text(sql, "SQL"))
+        params = given_params(params)
         if found is None or found[0].parameters != len(params):
             return None
         prepared, insert = found
@@ -271,7 +290,7 @@ class Session:
     def _submitted_rows(
         self, table: str, rows: Any, columns: Sequence[str] | None, mode: str, idempotency_key: str | None
     ) -> Submitted | None:
-        """The command of `insert`; None in a transaction, and for what may be a repeat."""
+        """The command of `insert`; None in a transaction, and for what may be a repeat. `rows` are as `given_rows` has them."""
         if self._transaction is not None:
             return None
         if idempotency_key is not None and may_be_known(self._engine.store, self.actor.user_id, idempotency_key):
@@ -326,8 +345,25 @@ class Session:
         command = self._end("COMMIT").commit_command()
         if command is None:
             return Result.of_write(0, "COMMIT", None)
-        written: Written = self._engine.execute(command)
-        return Result.of_write(written.count, "COMMIT", written.seq)
+        return _commit_result(self._engine.execute(command))
+
+    def _commit_once(self, name: str) -> Result:
+        """As `commit`, remembered for a day under the transaction's name."""
+        transaction = self._end("COMMIT")
+        command = transaction.commit_command() or CommitTransaction([], {})
+        try:
+            return _commit_result(self._engine.execute(Once(self.actor.user_id, name, self._named(name), command)))
+        except Overloaded:
+            self._transaction = transaction  # nothing has happened: it can be tried again
+            raise
+
+    def _committed_once(self, name: str) -> Result | None:
+        """What `_commit_once` answered, if it committed."""
+        known = self._known(name, self._named(name))
+        return None if known is None else _commit_result(known.written)
+
+    def _named(self, name: str) -> bytes:
+        return self._fingerprint("COMMIT", [name])
 
     def rollback(self) -> None:
         self._end("ROLLBACK")
@@ -347,6 +383,14 @@ class Session:
         if own._transaction is not None:
             own.commit()
 
+    def _use_namespace(self, namespace: str) -> None:
+        """Where names without a namespace are looked up from now on."""
+        namespace = read_part(namespace)
+        if namespace != self.namespace:
+            self.namespace = namespace
+            self._plans.clear()
+            self._autocommit = Context(self._engine, self._queries, self.actor, namespace)
+
     def twin(self) -> Session:
         """Another session of the same actor: with a transaction of its own."""
         return Session(self._engine, self._queries, self.actor, self.namespace, self._live)
@@ -362,10 +406,10 @@ class Session:
             return [self._insert_once(sql, parsed[0], params, key, fingerprint)]
         own = self.twin()
         own.begin()
+        begun = len(statements) < len(parsed)
         known = self._known(key, fingerprint)  # else its statements would meet what they did themselves
         if known is not None:
-            return decode_results(known.written.answer, known.written.seq)
-        begun = len(statements) < len(parsed)
+            return _committed(known.written, begun)
         results = own._run_each([(statement, None) for statement in statements], params, 2 if begun else 1)
         # Also what changed nothing is remembered: its repeat must not change what came later.
         command = own._end("COMMIT").commit_command() or CommitTransaction([], {})
@@ -376,7 +420,7 @@ class Session:
         written: Written = self._engine.execute(
             Once(self.actor.user_id, key, fingerprint, command, answer=encode_results(results))
         )
-        return decode_results(written.answer, written.seq)
+        return _committed(written, begun)
 
     def _insert_once(
         self, sql: str, statement: s.Insert, params: Sequence[Any], key: str, fingerprint: bytes
@@ -415,6 +459,7 @@ class Session:
         Rows are mappings, sequences (of `columns`, or of all columns in order), or Arrow.
         """
         self._engine.check_open()
+        rows = rows if isinstance(rows, PackedRows) else given_rows(rows)
         if idempotency_key is not None and self._transaction is not None:
             raise TransactionState("an idempotency key goes with a whole transaction, not a statement inside of one")
         once = self._once_rows(table, rows, columns, mode, idempotency_key)
@@ -443,7 +488,8 @@ class Session:
     def _live_plan(self, sql: str, params: Sequence[Any], namespace: str | None) -> Callable[[], LiveQuery]:
         def planned() -> LiveQuery:
             try:
-                return plan_live(self._engine.catalog, self.actor, sql, params, namespace or self.namespace)
+                text, values = given_text(sql, "SQL"), given_params(params)
+                return plan_live(self._engine.catalog, self.actor, text, values, namespace or self.namespace)
             except PermissionDenied as error:
                 raise self._noted(error, "SUBSCRIBE", "") from None
 
@@ -453,7 +499,7 @@ class Session:
 
     def topic(self, name: str) -> Topic:
         """A topic by name, `namespace.name`, or alias."""
-        return find_topic(self._engine.catalog, read_name(name), self.namespace)
+        return find_topic(self._engine.catalog, read_name(given_text(name, "the name of a topic")), self.namespace)
 
     def _may_consume(self, topic: str) -> None:
         try:
@@ -466,7 +512,7 @@ class Session:
         topic: str,
         *,
         group: str | None = None,
-        start: Start | None = None,
+        start: StartLike = None,
         partition: int | None = None,
         limit: int = DEFAULT_LIMIT,
         timeout_seconds: float | None = 0.0,
@@ -484,24 +530,31 @@ class Session:
         self._engine.check_open()
         self._may_consume(topic)
         request = ConsumeRequest(
-            group, start, partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
+            group, start_of(start), partition, limit, wait_seconds(timeout_seconds), consumer, visibility_seconds, auto_offset_reset,
             done=done_with(ack),
         )  # fmt: skip
-        return consume(self._engine, self.topic(topic), request)
+        return with_rows(consume(self._engine, self.topic(topic), request), self._types_of)
 
-    def read_arrow(self, topic: str, *, start: Start | None = None, partition: int | None = None) -> pa.Table:
+    def _types_of(self, table: str) -> Mapping[str, ColumnType]:
+        """For `Message.row`."""
+        try:
+            return column_types(self._engine.catalog.table(table).schema)
+        except NotFound:
+            raise gone(table) from None
+
+    def read_arrow(self, topic: str, *, start: StartLike = None, partition: int | None = None) -> pa.Table:
         """A whole topic, or a partition, from `start` (default: the earliest) to its end, as Arrow."""
         self._engine.check_open()
         self._may_consume(topic)
-        return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+        return read_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start_of(start), partition=partition))
 
     def stream_arrow(
-        self, topic: str, *, start: Start | None = None, partition: int | None = None
+        self, topic: str, *, start: StartLike = None, partition: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same as record batches, one after the other, for topics larger than memory."""
         self._engine.check_open()
         self._may_consume(topic)
-        return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start, partition=partition))
+        return stream_arrow(self._engine, self.topic(topic), ConsumeRequest(start=start_of(start), partition=partition))
 
     def ack(
         self,
@@ -541,6 +594,9 @@ class Session:
         nack_reason: str | None = None,
     ) -> Settle:
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, partition=partition, reason=nack_reason or "")
+        check_optional(upto_offset=upto, consumer=consumer)
+        offsets = given_offsets(offsets)
         self._may_consume(topic)
         if (upto is None) == (not offsets):
             raise InvalidRequest("give either upto_offset or offsets")
@@ -552,6 +608,7 @@ class Session:
     def extend(self, topic: str, group: str, consumer: str, visibility_seconds: float) -> int:
         """Renews a consumer's claims. Returns how many messages it still holds."""
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, consumer=consumer, visibility_seconds=visibility_seconds)
         self._may_consume(topic)
         held: int = self._engine.execute(
             LetGo(self.topic(topic).topic_id, group, consumer, visibility_ms=round(visibility_seconds * 1000))
@@ -561,8 +618,25 @@ class Session:
     def release(self, topic: str, group: str, consumer: str) -> int:
         """Gives a consumer's unacknowledged messages back at once. Returns how many."""
         self._engine.check_open()
+        check_arguments(topic=topic, group=group, consumer=consumer)
         self._may_consume(topic)
         return self._engine.release(self.topic(topic), group, consumer)
+
+
+def _commit_result(written: Written) -> Result:
+    """A transaction that wrote nothing has no commit number."""
+    return Result.of_write(written.count, "COMMIT", written.seq if written.count else None)
+
+
+def _committed(written: Written, begun: bool) -> list[Result]:
+    """The remembered results of a transaction; if it was `begun` in SQL, COMMIT alone tells the commit's number."""
+    results = decode_results(written.answer, None if begun else written.seq)
+    return [*results[:-1], results[-1].with_seq(written.seq)] if begun else results
+
+
+@lru_cache(maxsize=512)
+def column_types(schema: TableSchema) -> Mapping[str, ColumnType]:
+    return {column.name: column.type for column in schema.columns}
 
 
 _parameters = msgspec.msgpack.Encoder(enc_hook=repr)

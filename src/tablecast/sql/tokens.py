@@ -24,6 +24,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tablecast.core.expression.parse import ExpressionSql
 from tablecast.errors import InvalidRequest, InvalidSchema, InvalidTopic, SqlSyntaxError
 from tablecast.model.names import DEFAULT_NAMESPACE, TableName, fold, read_name
+from tablecast.sql.dollars import hide_parameters, show_parameters
 
 MAX_NAME_BYTES = 63
 MAX_LABEL_BYTES = 255  # user and group names: any printable text
@@ -74,7 +75,7 @@ class _Tokenizer(ExpressionSql.Tokenizer):
 def tokenize(source: Source) -> list[Token]:
     try:
         # The space: sqlglot misreads a text that uses $1 and ends in an empty string.
-        tokens = _Tokenizer(dialect=DuckDB()).tokenize(source.text + " ")
+        tokens = _Tokenizer(dialect=DuckDB()).tokenize(hide_parameters(source.text) + " ")
     except TokenError as error:
         wrong = _NOT_HEX.match(str(error.__cause__))
         if wrong is not None:
@@ -84,6 +85,7 @@ def tokenize(source: Source) -> list[Token]:
             raise source.error("a comment is not closed: */ is missing", len(source.text)) from None
         what = "quoted name" if missing[1] == '"' else "string"
         raise source.error(f"a {what} is not closed: {missing[1]} is missing", int(missing[2])) from None
+    tokens = show_parameters(source.text, tokens)
     for token in tokens:
         if token.token_type is TokenType.HEX_STRING and not _HEX.fullmatch(token.text):
             raise source.error(_HEX_DIGITS, token.start)
