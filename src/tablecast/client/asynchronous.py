@@ -51,7 +51,7 @@ from tablecast.model.schema import ColumnType
 from tablecast.model.verify import Progress, VerifyReport
 
 TIMEOUT_SECONDS = 60.0  # for an answer; a statement may run 30 s by default
-MAX_WAIT_SECONDS = 3600.0  # of a consume: more no server's settings allow
+SERVER_WAIT_SECONDS = 3600.0  # of a consume: more no server's settings allow
 WAITING_CONSUMES = CONNECTIONS - 64  # the other connections are for acks and writes
 
 
@@ -378,4 +378,4 @@ async def connect_async(
 
 def _patience(timeout_seconds: float | None) -> float:
     """How long the server may let a consume wait: it knows best if it is to wait as its settings say."""
-    return MAX_WAIT_SECONDS if timeout_seconds is None else min(max(0.0, timeout_seconds), MAX_WAIT_SECONDS)
+    return SERVER_WAIT_SECONDS if timeout_seconds is None else min(max(0.0, timeout_seconds), SERVER_WAIT_SECONDS)
