@@ -193,7 +193,9 @@ class Doors:
         return self._written(lambda row: self.session.insert(name, [row]))
 
     def snapshot(self, name: str) -> int:
-        return self.bulk.open_snapshot(name).table.table_id
+        opened = self.bulk.open_snapshot(name)
+        self.bulk.close_snapshot(opened.snapshot_id)
+        return opened.table.table_id
 
     def load(self, name: str) -> int:
         load = self.bulk.begin_load(name, f"w {name}", 0)

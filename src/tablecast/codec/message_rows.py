@@ -22,7 +22,7 @@ TABLE = "_table"
 def with_rows(consumed: Consumed, types_of: TypesOf) -> Consumed:
     """The same, whose messages have a `row`."""
 
-    reader = RowReader(lambda message: row(message, types_of(message.source_table)))
+    reader = RowReader.of(lambda message: row(message, types_of(message.source_table)))
     for message in consumed.messages:
         msgspec.structs.force_setattr(message, "reader", reader)
     return consumed

@@ -13,29 +13,25 @@ from tablecast.model.change import Op
 from tablecast.model.topic import PayloadMode
 
 
-class RowReader:
-    """Reads the rows of messages. It is no part of what a message says, so all are equal."""
+class RowReader(msgspec.Struct, frozen=True, dict=True):
+    """Reads the rows of messages. It is no part of what a message says: it has no fields, so all are equal."""
 
-    __slots__ = ("read",)
+    @classmethod
+    def of(cls, read: Callable[[Message], dict[str, Any]]) -> RowReader:
+        made = cls()
+        made.__dict__["read"] = read
+        return made
 
-    def __init__(self, read: Callable[[Message], dict[str, Any]]) -> None:
-        self.read = read
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RowReader)
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "RowReader"
+    def row(self, message: Message) -> dict[str, Any]:
+        row: dict[str, Any] = self.__dict__["read"](message)
+        return row
 
 
 def _unknown(message: Message) -> dict[str, Any]:
     raise InvalidRequest("the table of this message is not known: `row` is for messages that consume() gave")
 
 
-_UNKNOWN = RowReader(_unknown)
+_UNKNOWN = RowReader.of(_unknown)
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         A `key` payload has the key columns; in the diff of an update a changed column has its values as `old` and `new`.
         Raises UnknownTable if the table is not there any more, PayloadMismatch if it is another one now.
         """
-        return self.reader.read(self)
+        return self.reader.row(self)
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):

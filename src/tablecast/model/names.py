@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tablecast.errors import InvalidRequest
+
 DEFAULT_NAMESPACE = "default"
 
 _PART = r'\s*("(?:[^"]|"")+"|[^\s".]+)\s*'
@@ -37,6 +39,8 @@ def fold(word: str) -> str:
 
 def read_name(text: str) -> TableName:
     """What SQL cannot read as a name stays as it is, and so names nothing."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"a name is a text, not {type(text).__name__}")
     found = _NAME.match(text)
     if found is None:
         return TableName(None, text)

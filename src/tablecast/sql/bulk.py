@@ -30,7 +30,7 @@ MODES = ("insert", "upsert", "delete")
 def plan_rows(context: Context, name: str, rows: Any, columns: Sequence[str] | None, mode: str) -> Write:
     if mode not in MODES:
         raise InvalidRequest(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}", mode=mode)
-    target = read_name(given_text(name, "the name of a table"))
+    target = read_name(name)
     columns = None if columns is None else [given_text(each, "a column") for each in given_list(columns, "columns")]
     refuse_system(target, mode)
     table = find_table(context.catalog, target, context.namespace)

@@ -499,7 +499,7 @@ class Session:
 
     def topic(self, name: str) -> Topic:
         """A topic by name, `namespace.name`, or alias."""
-        return find_topic(self._engine.catalog, read_name(given_text(name, "the name of a topic")), self.namespace)
+        return find_topic(self._engine.catalog, read_name(name), self.namespace)
 
     def _may_consume(self, topic: str) -> None:
         try:
