@@ -135,9 +135,7 @@ class Doors:
     def described(self, name: str) -> int:
         said = self.bulk.describe_topic(name)
         assert self.bulk.describe_topic(said.name) == said, "a name that is answered can be asked for"
-        assert [self.bulk.open_snapshot(source.table).table.table_id for source in said.sources[:1]] == [
-            said.tables[0].table_id
-        ]
+        assert [self.snapshot(source.table) for source in said.sources[:1]] == [said.tables[0].table_id]
         return said.tables[0].table_id
 
     def log(self, name: str) -> int:
@@ -193,9 +191,7 @@ class Doors:
         return self._written(lambda row: self.session.insert(name, [row]))
 
     def snapshot(self, name: str) -> int:
-        opened = self.bulk.open_snapshot(name)
-        self.bulk.close_snapshot(opened.snapshot_id)
-        return opened.table.table_id
+        return _snapshot(self.bulk, name)
 
     def load(self, name: str) -> int:
         load = self.bulk.begin_load(name, f"w {name}", 0)
@@ -230,6 +226,12 @@ class Doors:
         with pytest.raises(RunsOnSpark) as said:
             self.session.execute(sql)
         return job_of(said.value.details["job"])
+
+
+def _snapshot(bulk: BulkClient, name: str) -> int:
+    opened = bulk.open_snapshot(name)
+    bulk.close_snapshot(opened.snapshot_id)  # an account may have few at a time
+    return opened.table.table_id
 
 
 def _id(messages: list[Message]) -> int:
@@ -324,7 +326,7 @@ def test_the_spellings_of_a_namespace(namespace: str, server: ServerThread, monk
         _id(session.consume("Events", start=EARLIEST).messages),
     ]
     with BulkClient(Server(server.url, user="system", password=PASSWORD), namespace=namespace) as bulk:
-        read += [bulk.describe_topic("Events").tables[0].table_id, bulk.open_snapshot("Things").table.table_id]
+        read += [bulk.describe_topic("Events").tables[0].table_id, _snapshot(bulk, "Things")]
     with LiveClient(server) as live:
         live.send("subscribe", id="q", sql="SELECT id FROM Things WHERE id = 1", namespace=namespace)
         read.append(live.receive()["type"] == "subscribed")
