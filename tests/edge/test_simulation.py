@@ -1,4 +1,4 @@
-"""Fifty seeds of three nodes with bad luck (`make edge-sim` runs thousands), and that the simulation would notice."""
+"""Twenty seeds of three nodes with bad luck (`make edge-sim` runs thousands), and that the simulation would notice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulation import LiteralRule, World
 from tablecast.edge.anti_entropy import AntiEntropy
 from tablecast.edge.applier import Applier
 
-SEEDS = 50
+SEEDS = 20
 TOGETHER = 10
 pytestmark = pytest.mark.slow
 

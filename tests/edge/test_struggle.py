@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from struggle import Struggle
 
-SEEDS = 3  # of some seconds each
+SEEDS = 2  # of some seconds each
 
 
 @pytest.mark.slow
