@@ -21,6 +21,7 @@ from tablecast.codec.events import decode_event, encode_event
 from tablecast.codec.versions import Kept, bucket_key, encode_bucket, encode_version, version_key
 from tablecast.core.conflict import CLOCK_AHEAD_MS, MAX_TIMESTAMP_MS
 from tablecast.core.merkle import bucket_of
+from tablecast.core.snowflake import CLOCK_END_MS
 from tablecast.engine import identity, outbox
 from tablecast.engine.apply_events import LIVE, SYNC, Status
 from tablecast.engine.commit import Commit
@@ -188,7 +189,7 @@ def test_own_events_of_before_a_restore_are_taken_in(db: Database, here: Replica
     assert here.apply([present.data])[0].status == Status.SEEN
 
 
-@pytest.mark.parametrize("started_ms", [0, START_MS - 1, START_MS + 999, START_MS + 2**31 * 1000])
+@pytest.mark.parametrize("started_ms", [0, START_MS - 1, START_MS + 999, CLOCK_END_MS - 86_400_000])
 def test_a_device_without_a_clock_that_lost_its_disk_does_not_give_its_numbers_again(started_ms: int) -> None:
     with Database(MemoryStore(read_sorted), jobs_interval_seconds=NEVER_SECONDS) as peer:
         peer.execute(SCHEMA)

@@ -137,9 +137,10 @@ def test_a_transaction_that_comes_to_nothing(script: str, stdout: str, stderr: s
 def test_topics_and_groups(server: ServerThread, local: Path) -> None:
     assert ok(invoke("topics", server.url)) == ok(invoke("topics", local))
     server.post("/topics/consume", {"topic": "orders", "group_id": "billing", "partition_id": 0, "timeout_seconds": 0})
-    [shown] = [line.split() for line in ok(invoke("groups", server.url)).splitlines()[1:]]
-    assert shown[:2] == ["app.order_events", "billing"]
-    assert int(shown[6]) == int(shown[4]) > 0  # the lag is what it claimed
+    shown = [line.split() for line in ok(invoke("groups", server.url)).splitlines()[1:]]
+    assert [line[:3] for line in shown] == [["app.order_events", "billing", partition] for partition in "01"]
+    assert int(shown[0][6]) == int(shown[0][4]) > 0  # the lag is what it claimed
+    assert int(shown[1][6]) > int(shown[1][4]) == 0
 
 
 def tail(server: ServerThread, *args: object) -> list[dict[str, Any]]:

@@ -247,7 +247,7 @@ def test_there_are_few_and_closing_or_time_makes_room() -> None:
     kept, opened = leases(clock)
     made = [opened() for _ in range(SNAPSHOTS_PER_USER)]
     with pytest.raises(
-        Overloaded, match="'ann' has 16 snapshots open, and max_snapshots_per_user allows 16: close some"
+        Overloaded, match="'ann' has 64 snapshots open, and max_snapshots_per_user allows 64: close some"
     ):
         opened()
     assert kept.close(made[0], "ann")
@@ -283,7 +283,7 @@ def test_one_account_cannot_take_all(role: Role) -> None:
 def test_accounts_of_role_user_cannot_take_all_together() -> None:
     _, opened = leases(FakeClock())
     assert opened_by(opened, [Actor(f"user {n}", Role.USER) for n in range(100)]) == MAX_SNAPSHOTS - RESERVED_SNAPSHOTS
-    with pytest.raises(Overloaded, match="accounts of role user have 48 snapshots open") as caught:
+    with pytest.raises(Overloaded, match="accounts of role user have 192 snapshots open") as caught:
         opened(Actor("one more", Role.USER))
     assert caught.value.details["bound"] == "RESERVED_SNAPSHOTS"
     services = [Actor(f"service {n}", Role.SERVICE) for n in range(100)]

@@ -116,7 +116,7 @@ STATEMENTS = [
     Row(s.Describe,            DBA,     "DESCRIBE system.audit_log"),
     Row(s.DescribeTopic,       SERVICE, "DESCRIBE TOPIC app.events"),
     # transactions
-    Row(s.Begin,               USER,    "BEGIN"),
+    Row(s.Begin,               USER,    "BEGIN; COMMIT"),
     Row(s.Commit,              USER,    "BEGIN; INSERT INTO app.own VALUES (1, 1); COMMIT"),
     Row(s.Commit,              SERVICE, "BEGIN; UPDATE app.public SET v = 1; COMMIT"),
     Row(s.Rollback,            USER,    "BEGIN; DELETE FROM app.own; ROLLBACK"),
@@ -232,6 +232,8 @@ class Endpoint(NamedTuple):
 
 ENDPOINTS = [
     Endpoint("POST", f"{API}/sql", USER, {"sql": "SELECT 1 AS one"}),
+    Endpoint("POST", f"{API}/transactions", USER),
+    Endpoint("DELETE", f"{API}/transactions/{{transaction}}", USER, None, f"{API}/transactions/none"),
     Endpoint("POST", f"{API}/writes", USER, {"writes": [{"sql": "DELETE FROM app.own"}]}),
     Endpoint("POST", f"{API}/tables/{{table}}/rows", USER, [{"id": 7}], f"{API}/tables/app.own/rows?mode=upsert"),
     Endpoint("POST", f"{API}/tables/{{table}}/rows", SERVICE, [{"id": 7}], f"{API}/tables/app.public/rows?mode=upsert"),
@@ -268,6 +270,7 @@ BACKUP = ("POST", f"{API}/backup")  # of files, which a server in memory has not
 # These need something that was opened before: a test of its own, too.
 LIVE = ("GET", f"{API}/live")  # does not end by itself: a test of its own
 OF_A_SNAPSHOT = ("GET", f"{API}/snapshots/{{snapshot}}/rows")
+OF_A_TRANSACTION = ("POST", f"{API}/transactions/{{transaction}}/commit")
 OF_A_LOAD = [("PUT", f"{API}/loads/{{load}}/parts/{{part}}"), ("POST", f"{API}/loads/{{load}}/commit")]
 
 
@@ -361,7 +364,7 @@ def test_live_queries_are_for_who_may_read_the_table(server: ServerThread, table
 
 
 def test_every_endpoint_has_a_row() -> None:
-    apart = {REFRESH, BACKUP, OF_A_SNAPSHOT, *OF_A_LOAD, LIVE}
+    apart = {REFRESH, BACKUP, OF_A_SNAPSHOT, OF_A_TRANSACTION, *OF_A_LOAD, LIVE}
     assert {(row.method, row.path) for row in ENDPOINTS} | apart == {(e.method, e.path) for e in SERVED}
 
 
@@ -450,6 +453,16 @@ def test_reading_a_snapshot(server: ServerThread, table: str) -> None:
                     expected = 401 if other == "nobody" else 410
                     assert request(server, other, "GET", f"{path}/rows").status == expected
             assert request(server, role, "DELETE", path).json() == {"closed": True}
+
+
+def test_a_transaction_is_that_of_the_account_that_began_it(server: ServerThread) -> None:
+    for role in ROLES[1:]:
+        begun = request(server, role, "POST", f"{API}/transactions").json()["transaction_id"]
+        path = f"{API}/transactions/{begun}/commit"
+        for other in ROLES:
+            if other != role:
+                assert request(server, other, "POST", path).status == (401 if other == "nobody" else 409)
+        assert request(server, role, "POST", path).status == 200
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -102,8 +102,8 @@ SYNC_SESSION = {
 # For whoever passes messages on, as the server does: who waits, and answers that reached nobody.
 ASYNC_SESSION = {
     "give_back": "topic, group, consumed",
-    "consume_log": "topic, request",
-    "consume_told": "topic, request, prompt=None",
+    "consume_log": "topic, request, ending=None",
+    "consume_told": "topic, request, prompt=None, ending=None",
     "started": _REQUEST,
     "started_each": "sql, params_of_each, idempotency_keys",
     "started_rows": "table, rows, columns, mode, idempotency_key",

@@ -211,10 +211,8 @@ class AsyncClient:
         lost is not asked for again (Timeout): what it claimed comes back when it runs out, or with `release`. `ack` is what
         was consumed before and is done: it is acknowledged first, in the same commit, and may be handed over again.
         """
-        check_arguments(
-            topic=topic, limit=limit, timeout_seconds=timeout_seconds, visibility_seconds=visibility_seconds
-        )
-        check_optional(group=group, partition=partition, consumer=consumer)
+        check_arguments(topic=topic, limit=limit, visibility_seconds=visibility_seconds)
+        check_optional(group=group, partition=partition, consumer=consumer, timeout_seconds=timeout_seconds)
         fields = {
             "topic": topic,
             "group_id": group,

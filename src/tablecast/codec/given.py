@@ -85,7 +85,8 @@ def given_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: given_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [given_value(inner) for inner in value]
+        inner = [given_value(each) for each in value]
+        return inner if isinstance(value, list) else tuple(inner)
     return value
 
 

@@ -24,11 +24,9 @@ from tablecast.model.schema import Actor, Role
 from tablecast.storage.base import Family, Reader
 
 IDLE_MS = 600_000  # a reader that comes back every few seconds is never late; one that died is over soon
-MAX_SNAPSHOTS = 64  # open at a time: each keeps replaced files, and some memory, from being freed
-SNAPSHOTS_PER_USER = 16  # of those, unless a server's settings say otherwise: one user cannot take all
-RESERVED_SNAPSHOTS = (
-    16  # of MAX_SNAPSHOTS, for the roles from service on: accounts of role user cannot take all together
-)
+MAX_SNAPSHOTS = 256  # open at a time: each keeps replaced files, and some memory, from being freed
+SNAPSHOTS_PER_USER = 64  # of those, unless a server's settings say otherwise: one user cannot take all
+RESERVED_SNAPSHOTS = 64  # of MAX_SNAPSHOTS, for roles from service on: accounts of role user cannot take all together
 MAX_SPLITS = 1_024  # parts of one snapshot; more would each be too small to be worth a request
 PIECE_BYTES = 2 * 1024 * 1024  # of stored rows in a record batch
 

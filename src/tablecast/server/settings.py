@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, _about("bytes that the answer to one SQL request may have", ge=1_000, le=2**40)
     ] = MAX_ANSWER_BYTES
     max_snapshots_per_user: Annotated[
-        int, _about("snapshots of tables that a user may have open; there are 64 in all", ge=1, le=MAX_SNAPSHOTS)
+        int, _about("snapshots of tables that a user may have open; there are 256 in all", ge=1, le=MAX_SNAPSHOTS)
     ] = SNAPSHOTS_PER_USER
     statement_timeout_seconds: Annotated[float, _about("how long a statement may run", ge=0.001, le=3_600)] = 30.0
     query_memory_mb: Annotated[int, _about("memory for all queries that run at a time", ge=16, le=1_000_000)] = 512

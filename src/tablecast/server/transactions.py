@@ -196,7 +196,7 @@ def _name(transaction_id: str) -> str:
 
 def _gone(transaction_id: str) -> TransactionState:
     return TransactionState(
-        f"transaction {transaction_id[:40]} is not open (any more), and nothing of it was committed: it was rolled back, "
-        f"not used for {IDLE_SECONDS:g} seconds, its account was changed, or the server was started anew; run it again",
+        f"transaction {transaction_id[:40]} is not open: it was ended by COMMIT or ROLLBACK; or nothing of it was committed, "
+        f"because it was not used for {IDLE_SECONDS:g} seconds, its account was changed, or the server was started anew",
         transaction=transaction_id[:40],
     )

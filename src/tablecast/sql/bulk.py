@@ -71,7 +71,8 @@ def _plain(schema: TableSchema, row: Any, columns: Sequence[str] | None) -> Any:
         return {name: read_text(value, found.get(name)) for name, value in row.items()}
     if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != len(names):
         return row
-    return [read_text(value, found.get(name)) for name, value in zip(names, row, strict=True)]
+    read = [read_text(value, found.get(name)) for name, value in zip(names, row, strict=True)]
+    return tuple(read) if isinstance(row, tuple) else read
 
 
 def _build(
