@@ -288,7 +288,7 @@ def test_accounts_of_role_user_cannot_take_all_together() -> None:
     assert caught.value.details["bound"] == "RESERVED_SNAPSHOTS"
     services = [Actor(f"service {n}", Role.SERVICE) for n in range(100)]
     assert opened_by(opened, services) == RESERVED_SNAPSHOTS
-    with pytest.raises(Overloaded, match="64 snapshots are open"):
+    with pytest.raises(Overloaded, match="256 snapshots are open"):
         opened(Actor("one more", Role.SYSTEM))
 
 
