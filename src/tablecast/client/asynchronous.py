@@ -138,11 +138,11 @@ class AsyncClient:
         own = await self._begin()
         try:
             yield own
+            if own.in_transaction:
+                await own.commit()
         except BaseException:
             await own.abandon()
             raise
-        if own.in_transaction:
-            await own.commit()
 
     async def _begin(self) -> AsyncTransaction:
         self._check_open()

@@ -89,11 +89,11 @@ class Client:
         own = Transaction(self._thread, self._thread.run(self._client._begin))
         try:
             yield own
+            if own.in_transaction:
+                own.commit()
         except BaseException:
             own.abandon()
             raise
-        if own.in_transaction:
-            own.commit()
 
     def insert(
         self,
